@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+# The house kept in order: checks, formatting, installation.

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# Test programs: one per C file of the groups below, linked with libpf.a; scripts are run as they are.
+
+TEST_GROUPS := unit kernels comm mpi fuzz
+TEST_SRC := $(sort $(foreach g,$(TEST_GROUPS),$(wildcard tests/$(g)/*.c)))
+TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
+TEST_BIN := $(TEST_SRC:%.c=$(B)/%)
+
+$(B)/tests/%.o: tests/%.c $(B)/flags $(B)/include/config.h
+	$(compile) $(CC) $(PF_CPPFLAGS) -Itests/unit $(PF_CFLAGS) -Wno-conversion $(CFLAGS) -MMD -MP -c -o $@ $<
+$(TEST_BIN): $(B)/tests/%: $(B)/tests/%.o $(LIBPF)
+	$(if $(Q),@echo '  LD    $@')
+	$(Q)$(CC) $(PF_LDFLAGS) $(LDFLAGS) -o $@ $< $(LIBPF) $(FEATURE_LDLIBS) $(PF_LDLIBS)
+tests: $(TEST_BIN)
+.PHONY: tests
