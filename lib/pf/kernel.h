@@ -87,9 +87,10 @@ struct pf_gemm_args {
 };
 
 /* y[t,:] = table[ids[t],:] (+ pos_table[positions[t],:]). Overwrites y [T,H]. positions NULL means
- * t mod seq. ids lie in [0, n_rows). */
+ * t mod seq. ids lie in [0, n_rows), positions in [0, n_positions); n_positions (P) is read only
+ * with a pos_table. */
 struct pf_embed_fwd_args {
-    int64_t n_tokens, width, n_rows, seq;
+    int64_t n_tokens, width, n_rows, n_positions, seq;
     const int32_t *ids;       /* [T] */
     const int32_t *positions; /* [T] or NULL */
     const void *table;        /* [n_rows, H] */
@@ -101,7 +102,7 @@ struct pf_embed_fwd_args {
  * row. Rows with ids[t] == skip_id get nothing (nn.Embedding's padding_idx; -1 for none); their
  * position rows do. */
 struct pf_embed_bwd_args {
-    int64_t n_tokens, width, n_rows, seq;
+    int64_t n_tokens, width, n_rows, n_positions, seq;
     const int32_t *ids;
     const int32_t *positions;
     int64_t skip_id;
@@ -158,10 +159,10 @@ struct pf_layernorm_bwd_args {
  * n_heads vectors of head_dim elements; of each vector the elements [first, first + 2*n_pairs) turn:
  * with pairs_adjacent elements (2i, 2i+1), otherwise (i, i + n_pairs), counted from first. Pair i at
  * position p turns by the angle whose cosine and sine stand at cos_table[p*n_pairs + i] and
- * sin_table[...]. inverse turns back (it is the backward pass).
+ * sin_table[...], tables of n_positions rows. inverse turns back (it is the backward pass).
  */
 struct pf_rope_args {
-    int64_t n_tokens, n_heads, head_dim, ldx, first, n_pairs, seq;
+    int64_t n_tokens, n_heads, head_dim, ldx, first, n_pairs, n_positions, seq;
     bool pairs_adjacent, inverse;
     const int32_t *positions; /* [T], NULL: t mod seq */
     const float *cos_table, *sin_table;
@@ -193,7 +194,8 @@ struct pf_attention_fwd_args {
     float *lse;
 };
 
-/* Overwrites dq, dk, dv (same strides as q, k, v). delta [B,A,S] is work space owned by the caller.
+/* Overwrites dq, dk, dv (same strides as q, k, v, which they must not overlap). delta [B,A,S] is
+ * work space owned by the caller: sum over Dv of dout * out.
  * Deterministic: each dk, dv row is summed over heads of its group and query tiles in fixed order. */
 struct pf_attention_bwd_args {
     struct pf_attention_fwd_args fwd; /* as given to the forward pass; out and lse are its results */

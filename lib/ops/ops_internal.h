@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ops_internal.h - what lib/ops expects of the kernel tables.
+ *
+ * A table is an array of struct pf_kernel_row and its length. Order inside a table does not matter:
+ * the registry sorts by preference. Preferences: ref 0, generic 10, avx2 20, avx512 30, dnnl 40. A
+ * library row that is slower than pf's own for some dtype takes a lower number.
+ *
+ * kernels/cpu is compiled once for each instruction set with PF_ISA defined as generic, avx2 or
+ * avx512 (a bare word). kernels/cpu/table.c defines pf_kernels_cpu_<PF_ISA>[] and
+ * pf_kernels_cpu_<PF_ISA>_n; its rows carry the instruction set as their variant. Every function
+ * that another file of kernels/cpu calls has PF_ISA in its name (PF_ISA_NAME in kernels/cpu/cpu.h).
+ *
+ * The registry runs a row only where the CPU can: "ref", "generic" always; "avx2" with AVX2, FMA and
+ * F16C; "avx512" with F, BW, VL and DQ; "dnnl" where pf_dnnl_open succeeded, whose handle is then
+ * ctx->library of that row's calls (NULL for other rows).
+ */
+#ifndef PF_OPS_INTERNAL_H
+#define PF_OPS_INTERNAL_H
+
+#include <pf/kernel.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+
+extern const struct pf_kernel_row pf_kernels_ref[];
+extern const size_t pf_kernels_ref_n;
+extern const struct pf_kernel_row pf_kernels_cpu_generic[];
+extern const size_t pf_kernels_cpu_generic_n;
+extern const struct pf_kernel_row pf_kernels_cpu_avx2[];
+extern const size_t pf_kernels_cpu_avx2_n;
+extern const struct pf_kernel_row pf_kernels_cpu_avx512[];
+extern const size_t pf_kernels_cpu_avx512_n;
+
+/* lib/ops/dnnl.c, in the build only where PF_HAVE_DNNL is 1. */
+extern const struct pf_kernel_row pf_kernels_dnnl[];
+extern const size_t pf_kernels_dnnl_n;
+
+/* Make the library's state for n_threads, with no instruction set above isa ("generic", "avx2",
+ * "avx512"). Errors: PF_ENOMEM, PF_EDEVICE. */
+int pf_dnnl_open(int n_threads, const char *isa, void **library_out);
+void pf_dnnl_close(void *library);
+/* "oneDNN 2.6.0": of the library that is linked. Static storage. */
+const char *pf_dnnl_version(void);
+
+/* check.c: PF_EINVAL with a message if args do not fit the op; else 0 and the scratch the kernel may
+ * use in *scratch_bytes_out and whether there is anything to do in *empty_out. */
+int pf_ops_check(enum pf_op op, enum pf_dtype dtype, const void *args, int n_threads,
+                 size_t *scratch_bytes_out, bool *empty_out);
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ops.h - the op registry: for each (op, dtype) the kernel that serves, and one typed function an op.
+ *
+ * pf/kernel.h says what each op computes and what its argument struct means; this header says how an
+ * op is called. A struct pf_ops holds the choice of kernels, the thread count and scratch memory. It
+ * is opened once per thread of control (it is not locked: two threads need two). Kernels of every
+ * table of this build are known; those that the CPU cannot run are listed but never serve.
+ *
+ *     struct pf_ops *ops;
+ *     PF_TRY(pf_ops_open(&(struct pf_ops_options){.n_threads = 2}, &ops));
+ *     PF_TRY(pf_op_add(ops, PF_DTYPE_F32, &(struct pf_add_args){.n = n, .a = a, .b = b, .y = y}));
+ *     pf_ops_free(ops);
+ *
+ * Choice: among usable rows of an (op, dtype) the one with the highest preference, until
+ * pf_ops_choose says otherwise. A result depends, to the bit, on the choice and on n_threads and on
+ * nothing else; so both are recorded with a run (pf_ops_n_choices, pf_ops_choices_digest), compared
+ * between ranks, and used again on resume.
+ *
+ * All functions are local (not collective) and blocking.
+ */
+#ifndef PF_OPS_H
+#define PF_OPS_H
+
+#include <pf/kernel.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct pf_ops;
+
+struct pf_ops_options {
+    int n_threads;   /* 0: as many as the process may use CPUs */
+    const char *isa; /* "generic", "avx2", "avx512": nothing above it serves; NULL: best of this CPU */
+    bool ref_only;   /* only the reference serves; so does the environment PF_KERNELS=ref */
+};
+
+/*
+ * Make a registry and choose a kernel for each (op, dtype). options may be NULL (all defaults).
+ * Errors: PF_EUSAGE for an unknown isa or a PF_KERNELS other than "ref", PF_ENOTSUP for an isa that
+ * this CPU lacks, PF_EINVAL for a negative thread count, PF_ENOMEM, PF_EDEVICE from oneDNN.
+ * The caller frees *ops_out.
+ */
+int pf_ops_open(const struct pf_ops_options *options, struct pf_ops **ops_out);
+
+/* Release; NULL is allowed. */
+void pf_ops_free(struct pf_ops *ops);
+
+/* The thread count in force (at least 1), and the name of the instruction set. */
+int pf_ops_threads(const struct pf_ops *ops);
+const char *pf_ops_isa(const struct pf_ops *ops);
+
+/* The best instruction set of this CPU: "generic", "avx2" or "avx512". */
+const char *pf_ops_best_isa(void);
+
+/* The version of the math library behind the "dnnl" rows, such as "oneDNN 2.6.0", or "" without. */
+const char *pf_ops_library(const struct pf_ops *ops);
+
+/* The registry --------------------------------------------------------------------------------- */
+
+/* The name of an op as it stands in files ("rmsnorm_fwd"), and back: PF_EINVAL for an unknown one. */
+const char *pf_op_name(enum pf_op op);
+int pf_op_from_name(const char *name, enum pf_op *op_out);
+
+/* One candidate for an (op, dtype). */
+struct pf_ops_row {
+    const struct pf_kernel_row *kernel;
+    bool usable, chosen;
+    const char *why; /* "highest preference", "fallback", "chosen by caller", "CPU lacks avx512" ... */
+};
+
+/* Candidate i of (op, dtype), counted from 0 in falling preference (the fallback order); false when
+ * there are no more. Strings live as long as ops. */
+bool pf_ops_row(const struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, int i,
+                struct pf_ops_row *row_out);
+
+/* The row that serves (op, dtype), or NULL if the pair is not built. */
+const struct pf_kernel_row *pf_ops_chosen(const struct pf_ops *ops, enum pf_op op,
+                                          enum pf_dtype dtype);
+
+/* Make the row named variant serve. PF_ENOTSUP if there is none, or this CPU cannot run it. */
+int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const char *variant);
+
+struct pf_ops_choice {
+    enum pf_op op;
+    enum pf_dtype dtype;
+    const char *variant;
+};
+
+/* The choices in force: how many (op, dtype) pairs are served, and pair i, 0 <= i < n, in order of op
+ * and dtype. What a manifest stores; feed it back through pf_ops_choose. */
+int pf_ops_n_choices(const struct pf_ops *ops);
+struct pf_ops_choice pf_ops_choice_at(const struct pf_ops *ops, int i);
+
+/* A digest of the choices, thread count, instruction set and library: equal on ranks that will give
+ * equal bits. Source: FNV-1a, 64 bits, over "op dtype variant\n" lines. */
+uint64_t pf_ops_choices_digest(const struct pf_ops *ops);
+
+/* Bytes of scratch that ops holds now; it only grows. After one step it no longer changes. */
+size_t pf_ops_scratch_bytes(const struct pf_ops *ops);
+
+/* The ops -------------------------------------------------------------------------------------- */
+/*
+ * Each checks its arguments, reserves scratch and calls the chosen kernel; args is as pf/kernel.h
+ * says, and nothing of it is kept. dtype is that of the `void *` arrays.
+ *
+ * Errors: PF_EINVAL for a negative or overflowing shape, a NULL that must not be, a leading
+ * dimension below its row, a token, position or target out of range; PF_ENOTSUP if no kernel serves
+ * (op, dtype); PF_ENOMEM for scratch; PF_EDEVICE from a library. Outputs are untouched after
+ * PF_EINVAL, PF_ENOTSUP and PF_ENOMEM. Empty shapes succeed and do nothing.
+ */
+int pf_op_gemm(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_gemm_args *args);
+int pf_op_embed_fwd(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_embed_fwd_args *args);
+int pf_op_embed_bwd(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_embed_bwd_args *args);
+int pf_op_rmsnorm_fwd(struct pf_ops *ops, enum pf_dtype dtype,
+                      const struct pf_rmsnorm_fwd_args *args);
+int pf_op_rmsnorm_bwd(struct pf_ops *ops, enum pf_dtype dtype,
+                      const struct pf_rmsnorm_bwd_args *args);
+int pf_op_layernorm_fwd(struct pf_ops *ops, enum pf_dtype dtype,
+                        const struct pf_layernorm_fwd_args *args);
+int pf_op_layernorm_bwd(struct pf_ops *ops, enum pf_dtype dtype,
+                        const struct pf_layernorm_bwd_args *args);
+int pf_op_rope(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_rope_args *args);
+int pf_op_attention_fwd(struct pf_ops *ops, enum pf_dtype dtype,
+                        const struct pf_attention_fwd_args *args);
+int pf_op_attention_bwd(struct pf_ops *ops, enum pf_dtype dtype,
+                        const struct pf_attention_bwd_args *args);
+int pf_op_glu_fwd(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_glu_fwd_args *args);
+int pf_op_glu_bwd(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_glu_bwd_args *args);
+int pf_op_act_fwd(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_act_fwd_args *args);
+int pf_op_act_bwd(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_act_bwd_args *args);
+int pf_op_bias_grad(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_bias_grad_args *args);
+int pf_op_add(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_add_args *args);
+int pf_op_scale(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_scale_args *args);
+int pf_op_dropout(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_dropout_args *args);
+int pf_op_cross_entropy(struct pf_ops *ops, enum pf_dtype dtype,
+                        const struct pf_cross_entropy_args *args);
+int pf_op_adamw(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_adamw_args *args);
+
+#endif
