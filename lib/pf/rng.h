@@ -18,6 +18,7 @@
 #ifndef PF_RNG_H
 #define PF_RNG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -61,6 +62,46 @@ uint64_t pf_rng_bounded(uint64_t key, uint64_t stream, uint64_t index, uint64_t 
  * Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
  */
 uint64_t pf_rng_permute(uint64_t key, uint64_t n, uint64_t i);
+
+/*
+ * Dropout masks (pf/kernel.h). Written out here, and not in lib/base, because kernels inline them
+ * into vector loops. The words are those of pf_rng_block(key, 0, block), so element i of a mask is
+ * word i mod 4 of block i/4.
+ */
+static inline void pf_dropout_words(uint64_t key, uint64_t block, uint32_t words_out[4])
+{
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    words_out[0] = c0;
+    words_out[1] = c1;
+    words_out[2] = c2;
+    words_out[3] = c3;
+}
+
+/* An element is kept if its word is at least this; 0 <= p < 1. */
+static inline uint32_t pf_dropout_threshold(float p)
+{
+    return (uint32_t)((double)p * 4294967296.0);
+}
+
+/* Is element `index` of the mask of `key` kept, when a share p is to be dropped? */
+static inline bool pf_dropout_keep(uint64_t key, uint64_t index, float p)
+{
+    uint32_t words[4];
+
+    pf_dropout_words(key, index / 4, words);
+    return words[index % 4] >= pf_dropout_threshold(p);
+}
 
 #ifdef __cplusplus
 }
