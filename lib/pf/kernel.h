@@ -175,8 +175,8 @@ struct pf_rope_args {
  * b sees keys j with first_key[b*S+i] <= j <= i (first_key NULL: 0). Never holds a [S,S] matrix.
  * q, k, v, out: token rows at distance ldq..., head h at offset h*D (h*Dv for v and out).
  * lse [B,A,S] = log sum exp of the scaled scores. Dropout on the probabilities where dropout_p > 0:
- * element (b,h,i,j) is kept if pf_dropout_keep (pf/rng.h) of (dropout_key, ((b*A+h)*S+i)*S+j), and
- * is then scaled by 1/(1-p). Overwrites out and lse.
+ * element (b,h,i,j) is kept if pf_dropout_keep (pf/rng.h) of (dropout_key,
+ * (((first_sequence+b)*A+h)*S+i)*S+j), and is then scaled by 1/(1-p). Overwrites out and lse.
  * Scratch: PF_ATTENTION_SCRATCH_FLOATS(D, Dv) floats a thread.
  */
 #define PF_ATTENTION_TILE 64
@@ -190,6 +190,7 @@ struct pf_attention_fwd_args {
     float scale;
     float dropout_p;
     uint64_t dropout_key;
+    uint64_t first_sequence; /* global number of sequence 0, so that no layout changes a draw */
     void *out;
     float *lse;
 };
