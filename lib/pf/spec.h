@@ -91,4 +91,14 @@ struct pf_model_spec {
     struct pf_mla_spec mla;
 };
 
+/* The `model_type` of a family: "gpt2", "qwen3_moe". Static. */
+const char *pf_family_name(enum pf_family family);
+
+/*
+ * Is this a model at all? Sizes are in range and fit each other, probabilities are probabilities,
+ * the rotated part fits the head. Returns 0, or PF_EINVAL with one line that gives the numbers and
+ * calls them by their keys in the family's config.json. It does not ask whether pf can train it.
+ */
+int pf_spec_check(const struct pf_model_spec *spec);
+
 #endif
