@@ -6,9 +6,10 @@
  * tensors, so that `a < b` is that order. Arithmetic is done in F32 (and F64) only; BF16 and F16
  * are storage types, kept as uint16_t bit patterns.
  *
- * Conversions to a narrower type round to nearest, ties to even, whatever the rounding mode of the
- * thread; overflow gives an infinity; subnormals are kept on both sides; a NaN stays a NaN of the
- * same sign, made quiet, with the upper bits of its payload.
+ * Conversions to a narrower type round to nearest, ties to even; overflow gives an infinity;
+ * subnormals are kept on both sides; a NaN stays a NaN of the same sign, made quiet, with the upper
+ * bits of its payload. (F64 to F32 is the processor's own, so it follows the thread's rounding mode,
+ * which pf never changes.)
  *
  * Source: safetensors/src/tensor.rs (Dtype); IEEE 754-2019 section 4.3.1 for the rounding.
  *

@@ -6,8 +6,9 @@
  * ("tensors[3].shape"), and the line it stands on. A node belongs to its document and lives until
  * pf_json_free; nothing that a getter returns is freed by itself. The grammar is RFC 8259 exactly:
  * valid UTF-8 without a byte order mark, one value, no comments, no trailing commas, no NaN. Beyond
- * that an object may not hold one key twice (after unescaping), a string may not hold \u0000 (both
- * can be allowed), and values nest at most max_depth deep.
+ * that an object may not hold one key twice (after unescaping; can be allowed), a string may not hold
+ * \u0000, a number has at most 63 characters and fits a double, and values nest at most max_depth
+ * deep.
  *
  *     struct pf_json *doc = NULL;
  *     int64_t steps;
@@ -150,18 +151,18 @@ int pf_json_fail(const struct pf_json *node, const char *format, ...)
  * the nearest known key. */
 int pf_json_refuse_unknown(const struct pf_json *object, const char *const *known, size_t n);
 
-/* The node as compact text, keys in their order, to be freed with pf_free; NULL with a record when
+/* The node as compact text (its source without blanks), to be freed with pf_free; NULL with a record when
  * memory is out. */
 char *pf_json_print(const struct pf_json *node);
 
-#define PF_JSON_OUT_MAX_DEPTH 64
+#define PF_JSON_OUT_MAX_DEPTH 1024
 
 struct pf_json_out {
     struct pf_str *to; /* borrowed */
     int indent;        /* blanks a level; 0: all on one line without blanks */
     int depth;
-    bool has_items[PF_JSON_OUT_MAX_DEPTH];
-    char closer[PF_JSON_OUT_MAX_DEPTH]; /* what ends each level; 0: the level must not be closed */
+    bool has_items[PF_JSON_OUT_MAX_DEPTH]; /* of each open level, outermost first */
+    bool is_object[PF_JSON_OUT_MAX_DEPTH];
     bool after_key;
 };
 
