@@ -293,14 +293,16 @@ struct pf_cross_entropy_args {
  *     p = p * (1 - lr*weight_decay)
  *     m = m + (1-beta1)(g - m);  v = beta2*v + (1-beta2) g*g
  *     p = p - (lr / (1-beta1^t)) * m / (sqrt(v) / sqrt(1-beta2^t) + eps)
- * over n elements; step_size = lr/(1-beta1^t) and inv_sqrt_bias2 = 1/sqrt(1-beta2^t) are computed
- * by the caller in double. param is the fp32 master. If weight_out is not NULL the new value,
- * rounded to the call's dtype, goes there.
+ * over n elements; step_size = lr/(1-beta1^t), inv_sqrt_bias2 = 1/sqrt(1-beta2^t) and the two
+ * one_minus_beta are computed by the caller in double (1 - 0.999f is off by 1e-5; and no kernel
+ * needs beta1). param is the fp32 master. If weight_out is not NULL the new value, rounded to the
+ * call's dtype, goes there; it must not be param.
  */
 struct pf_adamw_args {
     int64_t n;
     float grad_scale, decay_factor; /* 1 - lr*weight_decay */
-    float beta1, beta2, eps, step_size, inv_sqrt_bias2;
+    float one_minus_beta1, beta2, one_minus_beta2;
+    float eps, step_size, inv_sqrt_bias2;
     const float *grad;
     float *param, *moment1, *moment2;
     void *weight_out;
