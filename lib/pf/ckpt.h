@@ -13,6 +13,18 @@
  *     manifest.json, weights-RRRRR.safetensors, optim-RRRRR.safetensors
  * committed by: staging directory beside it, files synced, manifest last, rename, parent synced, then
  * `latest` replaced.
+ *
+ *     struct pf_ckpt *ckpt;
+ *     PF_TRY(pf_ckpt_open("out", &ckpt));
+ *     const struct pf_ckpt_tensor *t = pf_ckpt_find(ckpt, "model.norm.weight", PF_ROLE_WEIGHT);
+ *     struct pf_box whole = pf_ckpt_whole(t);
+ *     if (t)
+ *             err = pf_ckpt_read_box(ckpt, t, &whole, PF_DTYPE_F32, buffer);
+ *     pf_ckpt_free(ckpt);
+ *
+ * An opened checkpoint is read-only and holds no open file: any number of threads may read it.
+ * Limits: at most PF_BOX_MAX_DIMS dimensions; elements narrower than a byte (F4, F6) are listed and
+ * verified but not read (PF_ENOTSUP).
  */
 #ifndef PF_CKPT_H
 #define PF_CKPT_H
@@ -74,28 +86,37 @@ struct pf_ckpt {
     char *state_json;   /* trainer state as one JSON object, NULL where the format has none */
     char *config_json;  /* the model's config.json, NULL if absent */
     char *run_json;     /* the resolved options of the run (pf.json's object), NULL if absent */
+    char *mesh_json;    /* the layout that wrote it, {"dp":2,...}; NULL if absent */
     int64_t step;       /* -1 where the format has none */
-    void *private_;     /* the reader's */
 };
 
 /*
- * Open PATH, whatever it is: a pf checkpoint directory, a run directory (its `latest` is followed),
- * a Hugging Face directory (single or sharded; index checked against shards, see below), a bare
- * .safetensors file. Reads headers and manifests only. Errors: PF_EIO, PF_EFORMAT, PF_EINCOMPLETE
- * (an index names a shard that is missing; a file is shorter than the manifest says), PF_EREFUSED
- * (several readings possible), PF_ENOTSUP (a format that this build does not read, named).
+ * Open PATH, whatever it is: a pf checkpoint directory (it has a manifest.json), a run directory
+ * (its `latest` is followed as by pf_ckpt_latest), a Hugging Face directory (model.safetensors, or
+ * shards with model.safetensors.index.json), a bare .safetensors file. Reads headers and manifests
+ * only. Errors: PF_EIO, PF_EFORMAT, PF_EINCOMPLETE (an index names a shard that is missing; a file is
+ * missing or of another length than the manifest says; nothing to read is there), PF_EREFUSED
+ * (several readings are possible), PF_ENOTSUP (a format or schema that this build does not read,
+ * named). Local.
  *
- * Hugging Face directories: a weight_map value that leaves the directory, a tensor in two shards, in
- * a shard other than the index says, or in the index only, are PF_EFORMAT; a shard on disk that the
- * index does not name is ignored here (verify reports it). Buffers of old files (inv_freq,
- * attn.bias, masked_bias, rotary_emb) are given the role PF_ROLE_BUFFER. Local.
+ * Hugging Face directories: a weight_map value that leaves the directory, by its text or through a
+ * linked directory, a tensor in two shards, in a shard other than the index says, in the index only
+ * or in a shard only, are PF_EFORMAT. A shard may itself be a link to a regular file (hub caches).
+ * An index beside a model.safetensors that it does not name is PF_EREFUSED: one of the two is stale.
+ * A shard on disk that the index does not name is ignored here (verify reports it). Names are given
+ * in their canonical form (pf_hf_canonical_name); buffers of old files (inv_freq, attn.bias,
+ * masked_bias) have the role PF_ROLE_BUFFER, all other tensors PF_ROLE_WEIGHT. In a bare file names
+ * stay as they are, and config_json is NULL.
  */
 int pf_ckpt_open(const char *path, struct pf_ckpt **ckpt_out);
 void pf_ckpt_free(struct pf_ckpt *ckpt);
 
-/* The tensor with this name and role, or NULL. */
+/* The tensor with this name and role, or NULL. Logarithmic time. */
 const struct pf_ckpt_tensor *pf_ckpt_find(const struct pf_ckpt *ckpt, const char *name,
                                           enum pf_role role);
+
+/* The box of all its elements. */
+struct pf_box pf_ckpt_whole(const struct pf_ckpt_tensor *tensor);
 
 /*
  * Read a box of a tensor into dst, row-major and dense, converted to dtype (F32, BF16, F16, F64
@@ -109,32 +130,68 @@ int pf_ckpt_read_box(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *te
 /* One problem found by verify. */
 struct pf_ckpt_fault {
     int code;          /* PF_EFORMAT, PF_EINCOMPLETE, PF_EIO */
-    const char *kind;  /* stable word: "missing-file", "digest", "size", "extra-file", "hole", ... */
+    const char *kind;  /* stable word, static */
     char *message;
 };
 
-/* Everything that can be wrong, all of it, not the first only: files missing, extra, of another
- * size or digest, index against shards, cover of every tensor, manifest schema, latest. Reads every
- * byte. *faults_out is freed with pf_ckpt_faults_free. Returns 0 also when faults were found. */
+/*
+ * Everything that can be wrong, all of it, not the first only. Reads every byte. PATH as for
+ * pf_ckpt_open, but of a run directory every checkpoint is verified. Kinds:
+ *
+ *   unreadable       the system does not let it be read (PF_EIO)
+ *   manifest         no JSON, a member missing, unknown or of the wrong type, an unknown role or dtype
+ *   manifest-digest  the manifest's bytes are not those that were written
+ *   missing-file     a file of the manifest, or a shard of the index, is not there
+ *   extra-file       a file of the directory that the manifest does not name
+ *   extra-shard      a .safetensors shard that the index does not name
+ *   size             a file has another length than the manifest says
+ *   digest           a file's bytes are not those that were written
+ *   header           a file is not valid safetensors
+ *   piece            a piece has no entry in its file, or one of another dtype or shape
+ *   extra-entry      an entry of a file that no piece names, or that two name
+ *   hole, overlap, outside   the pieces of a tensor do not tile it
+ *   duplicate        a tensor listed or stored twice (in two shards: with equal bytes)
+ *   conflict         a tensor in two shards with different bytes
+ *   index            the index is no JSON or of the wrong form
+ *   unsafe-path      a file name of the index or manifest leads out of the directory
+ *   wrong-shard      a tensor is in another shard than the index says
+ *   missing-tensor   a tensor is in the index and in no shard
+ *   unlisted-tensor  a tensor is in a shard and not in the index
+ *   total-size       the index's metadata.total_size is not the sum of the tensors
+ *   shard-gap        shard numbers -0000I-of-0000N do not run from 1 to N
+ *   two-layouts      a model.safetensors beside an index that does not name it
+ *   config           config.json is no JSON
+ *   latest           `latest` names what is not there or not whole
+ *   unsupported      a format, schema or tensor that this build does not read (PF_ENOTSUP)
+ *
+ * *faults_out is freed with pf_ckpt_faults_free. Returns 0 also when faults were found; an error only
+ * where PATH itself is not there (PF_EIO), is no checkpoint at all, or memory is out. Local.
+ */
 int pf_ckpt_verify(const char *path, struct pf_ckpt_fault **faults_out, int64_t *n_faults_out);
 void pf_ckpt_faults_free(struct pf_ckpt_fault *faults, int64_t n_faults);
 
 /*
- * Digest of a tensor that does not depend on layout or format: XXH3-128 over name, role, dtype,
- * shape and the row-major little-endian bytes. Memory bounded.
+ * Digest of a tensor that does not depend on layout or format: XXH3-128 over the name, the role's
+ * name and the dtype's name, each with a NUL after it, the number of dimensions and then the shape as
+ * little-endian u64, and the row-major little-endian bytes. Memory bounded. Proves the cover first.
  */
 int pf_ckpt_tensor_digest(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *tensor,
                           char hex_out[33]);
 
-/* Live state: what a rank holds of a tensor, to be saved or to be filled by a load. */
+/*
+ * Live state: what a rank holds of a tensor, to be saved or to be filled by a load. A box, or of that
+ * box's elements in row-major order only those from range_lo up to range_hi (the slice of a sharded
+ * optimizer); both 0 means the whole box.
+ */
 struct pf_ckpt_live {
     const char *name; /* not owned */
     enum pf_role role;
     enum pf_dtype dtype;
     int n_dims;
     int64_t shape[PF_BOX_MAX_DIMS]; /* global */
-    struct pf_box box;              /* what data holds, dense row-major */
-    void *data;
+    struct pf_box box;
+    int64_t range_lo, range_hi;
+    void *data; /* the elements of the box or range, dense */
 };
 
 struct pf_ckpt_save {
@@ -143,31 +200,41 @@ struct pf_ckpt_save {
     const char *config_json; /* the model's, one JSON object */
     const char *run_json;    /* resolved options, one JSON object */
     const char *state_json;  /* trainer state, one JSON object */
-    const char *mesh_json;   /* {"dp":2,...} */
+    const char *mesh_json;   /* {"dp":2,...}; any of the four may be NULL, which is written as {} */
     int total_limit;         /* keep at most so many checkpoints; <= 0: all. The one just written and
                                 the newest whole one before a failure are never removed */
 };
 
 struct pf_ckpt_saved {
-    double seconds;
-    uint64_t bytes;
+    double seconds; /* on this rank */
+    uint64_t bytes; /* of all files together */
 };
 
 /*
- * Save live state as output_dir/checkpoint-SSSSSS (six digits or more). Collective over comm; every
- * rank passes the pieces that it holds. A piece (same name, role and box) held by several ranks is
- * written once, by the holder that has the fewest bytes so far (tie: lowest rank), the same decision
- * on every rank. Ranks agree on the outcome: all return the same code, and after a failure neither
- * the new name nor `latest` has changed and the staging directory is gone where it could be removed.
- * When it returns 0 the checkpoint survives a loss of power (files and directories are synced).
+ * Save live state as output_dir/checkpoint-SSSSSS (six digits or more). Collective over comm (NULL:
+ * this process alone); every rank passes the pieces that it holds, whose union must tile each tensor.
+ * A piece (same name, role, box and range) held by several ranks is written once, by the holder that
+ * has the fewest bytes so far (tie: lowest rank), large pieces first, the same decision on every
+ * rank. Only rank 0's *save counts. Ranks agree on the outcome: all return the same code, and after a
+ * failure neither the new name nor `latest` has changed and the staging directory is gone where it
+ * could be removed. When it returns 0 the checkpoint survives a loss of power (files and directories
+ * are synced). Older checkpoints beyond total_limit are removed after that; where one cannot be
+ * removed the save is good all the same and a warning is logged.
+ *
+ * Errors: PF_EREFUSED (a complete checkpoint of this step is there; an incomplete one is replaced),
+ * PF_EINVAL (pieces leave a hole, overlap, or lie outside; two of one name), PF_EDISAGREE (ranks give
+ * one tensor different shapes or dtypes), PF_EIO, PF_ENOMEM.
  */
 int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
                  const struct pf_ckpt_live *live, int64_t n_live, struct pf_ckpt_saved *saved_out);
 
 /*
- * Fill live state from a checkpoint: every live piece must be covered exactly. Collective (ranks
- * agree on the outcome). verify_digests: the bytes of each file that are read are hashed against the
- * manifest first. missing_ok: a live tensor whose (name, role) is absent is left alone and counted.
+ * Fill live state from a checkpoint: every live piece must be in it (PF_EINCOMPLETE), with the same
+ * global shape (PF_EINVAL), and be covered exactly (PF_EFORMAT). All of that is proved on every rank
+ * before the first byte moves. A live dtype other than the stored one is converted to as by
+ * pf_ckpt_read_box. verify_digests: the files are hashed first, each by one rank, and compared with
+ * the manifest. Collective over comm (NULL: this process alone): ranks agree on the outcome. After an
+ * error while bytes move, live data is undefined.
  */
 int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckpt_live *live,
                  int64_t n_live, bool verify_digests);
@@ -176,18 +243,51 @@ int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckp
  * highest step that is. NULL in *path_out (and 0) when there is none. Caller frees with pf_free. */
 int pf_ckpt_latest(const char *output_dir, char **path_out);
 
-/* Remove staging directories that an earlier, killed run left. Rank 0 only. */
+/* Remove what an earlier, killed run left: staging directories and checkpoints half removed. Call it
+ * on rank 0 alone, while nothing saves. A directory that does not exist is fine. */
 int pf_ckpt_clean_staging(const char *output_dir);
 
 /*
- * Write live weights (role PF_ROLE_WEIGHT, whole tensors) as a Hugging Face directory: config.json
- * (config_json), model.safetensors or shards with index above shard_bytes (decimal, 5 GB when 0),
- * metadata {"format":"pt"}; dtype PF_DTYPE_F32/BF16/F16 converts on the way. Files of source_dir
- * (may be NULL) that belong to the tokenizer or to generation are copied through. Written aside and
- * renamed. Local: called on the rank that holds everything.
+ * Write live weights (whole tensors; those of another role than PF_ROLE_WEIGHT are left out) as a
+ * Hugging Face directory: config.json (config_json), model.safetensors, or shards with index when the
+ * tensors take more than shard_bytes (decimal; 5 GB when 0), metadata {"format":"pt"}. dtype F32,
+ * BF16 or F16 converts floating tensors on the way, PF_DTYPE_COUNT keeps every dtype; what must stay
+ * F32 whatever is asked (FORMATS: e_score_correction_bias, and the router of deepseek_v3 and
+ * ernie4_5_moe) is written as it is. Tensors go to shards in the order of live. Files of source_dir
+ * (may be NULL) that belong to the tokenizer or to generation are copied through. dir must not exist
+ * or be empty (PF_EREFUSED); it is written aside and renamed. Local: called on the rank that holds
+ * everything.
+ * Source: huggingface_hub/serialization/_base.py (split_state_dict_into_shards_factory).
  */
 int pf_hf_write(const char *dir, const struct pf_ckpt_live *live, int64_t n_live,
                 enum pf_dtype dtype, const char *config_json, const char *source_dir,
                 uint64_t shard_bytes);
+
+/*
+ * The name that transformers 5 gives a tensor: old gpt2 files lack "transformer.", old files of other
+ * families "model.". model_type is config.json's, NULL leaves the name as it is. *name_out is freed
+ * with pf_free. Source: base_model_prefix of the families' modeling files. Local, pure.
+ */
+int pf_hf_canonical_name(const char *model_type, const char *name, char **name_out);
+
+/*
+ * Which tensors of an opened checkpoint serve as embedding and as output head, and whether the two
+ * are one parameter:
+ *
+ *   config says   present            embedding from   head from   tied
+ *   tied          both, equal        embed            embed       yes
+ *   tied          both, different    embed            head        no, and *warning_out says so
+ *   tied          embed only         embed            embed       yes
+ *   tied          head only          head             head        yes
+ *   not tied      both               embed            head        no
+ *   otherwise                        PF_EINCOMPLETE
+ *
+ * Equal means the same shape, dtype and bits. *embed_from and *head_from are embed_name or head_name;
+ * *warning_out (may be NULL) is NULL or static text. Reads both tensors in pieces. Local.
+ * Source: transformers, PreTrainedModel.tie_weights of version 5.
+ */
+int pf_hf_resolve_tie(const struct pf_ckpt *ckpt, const char *embed_name, const char *head_name,
+                      bool config_tied, const char **embed_from, const char **head_from,
+                      bool *tied_out, const char **warning_out);
 
 #endif
