@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pf/model.h>
+
+#include "model_internal.h"
+
+#include <pf/error.h>
+#include <pf/family.h>
+#include <pf/mem.h>
+#include <pf/rng.h>
+
+#define F32 PF_DTYPE_F32
+
+static struct weight_pair pair(const struct pf_table *t, int layer, enum pf_slot w, enum pf_slot b)
+{
+    return (struct weight_pair){pf_table_find(t, layer, w), pf_table_find(t, layer, b)};
+}
+
+static struct weight_pair alone(const struct pf_table *t, int layer, enum pf_slot w)
+{
+    return (struct weight_pair){pf_table_find(t, layer, w), NULL};
+}
+
+static void find_layer_rows(const struct pf_table *t, int layer, struct layer_rows *rows)
+{
+    rows->norm1 = pair(t, layer, PF_SLOT_NORM1_W, PF_SLOT_NORM1_B);
+    rows->norm2 = pair(t, layer, PF_SLOT_NORM2_W, PF_SLOT_NORM2_B);
+    rows->qkv = pair(t, layer, PF_SLOT_QKV_W, PF_SLOT_QKV_B);
+    rows->q = pair(t, layer, PF_SLOT_Q_W, PF_SLOT_Q_B);
+    rows->k = pair(t, layer, PF_SLOT_K_W, PF_SLOT_K_B);
+    rows->v = pair(t, layer, PF_SLOT_V_W, PF_SLOT_V_B);
+    rows->o = pair(t, layer, PF_SLOT_O_W, PF_SLOT_O_B);
+    rows->gate = pair(t, layer, PF_SLOT_GATE_W, PF_SLOT_GATE_B);
+    rows->up = pair(t, layer, PF_SLOT_UP_W, PF_SLOT_UP_B);
+    rows->down = pair(t, layer, PF_SLOT_DOWN_W, PF_SLOT_DOWN_B);
+    rows->q_norm = alone(t, layer, PF_SLOT_Q_NORM_W);
+    rows->k_norm = alone(t, layer, PF_SLOT_K_NORM_W);
+}
+
+static int find_rows(struct pf_model *model)
+{
+    const struct pf_table *const t = model->table;
+
+    model->rows = pf_calloc_array((size_t)model->spec->n_layers, sizeof *model->rows);
+    if (!model->rows) {
+        return PF_ENOMEM;
+    }
+    for (int i = 0; i < model->spec->n_layers; i++) {
+        find_layer_rows(t, i, &model->rows[i]);
+    }
+    model->embed = alone(t, -1, PF_SLOT_EMBED);
+    model->pos_embed = alone(t, -1, PF_SLOT_POS_EMBED);
+    model->final_norm = pair(t, -1, PF_SLOT_FINAL_NORM_W, PF_SLOT_FINAL_NORM_B);
+    model->head = pair(t, -1, PF_SLOT_HEAD_W, PF_SLOT_HEAD_B);
+    return 0;
+}
+
+static int make_rope_tables(struct pf_model *model)
+{
+    const struct pf_rope_spec *const rope = &model->spec->rope;
+
+    if (rope->kind == PF_ROPE_NONE) {
+        return 0;
+    }
+    const size_t n = (size_t)model->options.seq * (size_t)(rope->dim / 2);
+    model->cos_table = pf_calloc_array(n, sizeof *model->cos_table);
+    model->sin_table = pf_calloc_array(n, sizeof *model->sin_table);
+    if (!model->cos_table || !model->sin_table) {
+        return PF_ENOMEM;
+    }
+    pf_rope_tables(rope, model->options.seq, model->cos_table, model->sin_table);
+    return 0;
+}
+
+int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
+                 const struct pf_layout *layout, struct pf_ops *ops,
+                 const struct pf_model_options *options, struct pf_model **model_out)
+{
+    struct pf_model *const model = pf_alloc(sizeof *model);
+    int err = 0;
+
+    if (!model) {
+        return PF_ENOMEM;
+    }
+    *model = (struct pf_model){.spec = spec,
+                               .table = table,
+                               .layout = layout,
+                               .ops = ops,
+                               .options = *options,
+                               .n_tokens = options->batch * options->seq,
+                               .dropout_key = pf_rng_derive_name(options->seed, "dropout")};
+    if (spec->learned_positions && options->seq > spec->max_positions) {
+        err = pf_fail(PF_EINVAL, "sequences of %lld tokens do not fit the model's %lld positions",
+                      (long long)options->seq, (long long)spec->max_positions);
+        goto out;
+    }
+    PF_TRY_GOTO(find_rows(model), out);
+    PF_TRY_GOTO(make_rope_tables(model), out);
+    PF_TRY_GOTO(model_allocate(model), out);
+    *model_out = model;
+    return 0;
+out:
+    pf_model_free(model);
+    return err;
+}
+
+void pf_model_free(struct pf_model *model)
+{
+    if (!model) {
+        return;
+    }
+    for (int i = 0; model->live && i < model->options.n_live; i++) {
+        pf_free(model->live[i].layers);
+    }
+    pf_free(model->live);
+    pf_free(model->arena);
+    pf_free(model->cos_table);
+    pf_free(model->sin_table);
+    pf_free(model->rows);
+    pf_free(model);
+}
+
+void pf_model_bind(struct pf_model *model, const float *params, float *grads)
+{
+    model->params = params;
+    model->grads = grads;
+}
+
+int64_t pf_model_n_tokens(const struct pf_model *model)
+{
+    return model->n_tokens;
+}
+
+static int embed(struct pf_model *model, const struct pf_model_batch *batch, float *x)
+{
+    PF_TRY(pf_op_embed_fwd(
+        model->ops, F32,
+        &(struct pf_embed_fwd_args){.n_tokens = model->n_tokens,
+                                    .width = model->spec->hidden,
+                                    .n_rows = model->spec->vocab_size,
+                                    .seq = model->options.seq,
+                                    .ids = batch->ids,
+                                    .positions = batch->positions,
+                                    .table = model_param(model, model->embed.w),
+                                    .pos_table = model_param(model, model->pos_embed.w),
+                                    .y = x}));
+    return model_dropout(model, batch, -1, SITE_EMBED, model->spec->embed_dropout, x,
+                         model->spec->hidden);
+}
+
+static int embed_backward(struct pf_model *model, const struct pf_model_batch *batch, float *dx)
+{
+    float *const dtable = model_grad(model, model->embed.w);
+    float *const dpos = model_grad(model, model->pos_embed.w);
+
+    if (!dtable && !dpos) {
+        return 0;
+    }
+    PF_TRY(model_dropout(model, batch, -1, SITE_EMBED, model->spec->embed_dropout, dx,
+                         model->spec->hidden));
+    return pf_op_embed_bwd(
+        model->ops, F32,
+        &(struct pf_embed_bwd_args){
+            .n_tokens = model->n_tokens,
+            .width = model->spec->hidden,
+            .n_rows = model->spec->vocab_size,
+            .seq = model->options.seq,
+            .ids = batch->ids,
+            .positions = batch->positions,
+            .skip_id = model->options.padding_row_gets_gradient ? -1 : model->spec->padding_id,
+            .dy = dx,
+            .dtable = dtable,
+            .dpos_table = dpos});
+}
+
+int pf_model_forward(struct pf_model *model, int live, const struct pf_model_batch *batch,
+                     bool with_grad, float *token_loss)
+{
+    struct live_saved *const saved = &model->live[live];
+    const int64_t n = model->spec->n_layers;
+
+    PF_TRY(embed(model, batch, n > 0 ? saved->layers[0].x : saved->x_out));
+    for (int64_t i = 0; i < n; i++) {
+        float *const y = i + 1 < n ? saved->layers[i + 1].x : saved->x_out;
+        PF_TRY(model_attention(model, i, &saved->layers[i], batch));
+        PF_TRY(model_ffn(model, i, &saved->layers[i], batch, y));
+    }
+    return model_head(model, saved, batch, with_grad, token_loss);
+}
+
+int pf_model_backward(struct pf_model *model, int live, const struct pf_model_batch *batch)
+{
+    struct live_saved *const saved = &model->live[live];
+
+    PF_TRY(model_head_backward(model, saved));
+    for (int64_t i = model->spec->n_layers; i-- > 0;) {
+        PF_TRY(model_ffn_backward(model, i, &saved->layers[i], batch));
+        PF_TRY(model_attention_backward(model, i, &saved->layers[i], batch));
+    }
+    return embed_backward(model, batch, model->work.dx);
+}
+
+int pf_model_logits(struct pf_model *model, int live, float *logits)
+{
+    return model_logits_chunk(model, model->live[live].final_h, 0, model->n_tokens, logits);
+}
+
+const float *pf_model_hidden(const struct pf_model *model, int live, int64_t i)
+{
+    const struct live_saved *const saved = &model->live[live];
+
+    return i < model->spec->n_layers ? saved->layers[i].x : saved->x_out;
+}
+
+const float *pf_model_final_norm(const struct pf_model *model, int live)
+{
+    return model->live[live].final_h;
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * model_internal.h - how a decoder keeps its buffers and weights. For lib/model alone.
+ *
+ * All buffers lie in one arena. The plan runs twice over the same code: once without memory to learn
+ * the size, once to hand out addresses.
+ */
+#ifndef MODEL_INTERNAL_H
+#define MODEL_INTERNAL_H
+
+#include <pf/model.h>
+
+/* The two tensors of a linear layer or a norm; NULL where the table has no row. */
+struct weight_pair {
+    const struct pf_tensor_row *w, *b;
+};
+
+/* Rows of one layer, by what the decoder does with them. */
+struct layer_rows {
+    struct weight_pair norm1, norm2, qkv, q, k, v, o, gate, up, down, q_norm, k_norm;
+};
+
+/* What forward leaves for backward, for one layer of one live micro-batch. T = tokens, A = query
+ * heads, G = key/value heads, D = head width, W = (A + 2G) * D, I = feed-forward width. */
+struct layer_saved {
+    float *x;        /* [T,H] input */
+    float *h1;       /* [T,H] normed */
+    float *mean1, *rstd1; /* [T] */
+    float *qkv;      /* [T,W] q, k, v after norm and rotation */
+    float *qk_raw;   /* [T,(A+G)*D] before the norm; only with qk_norm */
+    float *q_rstd, *k_rstd; /* [T*A], [T*G] */
+    float *attn;     /* [T,A*D] */
+    float *lse;      /* [B,A,S] */
+    float *x_mid;    /* [T,H] after attention */
+    float *h2;       /* [T,H] */
+    float *mean2, *rstd2;
+    float *gate;     /* [T,I] only when gated */
+    float *up;       /* [T,I] */
+    float *act;      /* [T,I] */
+};
+
+struct live_saved {
+    struct layer_saved *layers; /* [L] */
+    float *x_out;               /* [T,H] output of the last layer */
+    float *final_h;             /* [T,H] final norm */
+    float *final_mean, *final_rstd;
+    float *dfinal_h;            /* [T,H] gradient of final_h, left by the head */
+};
+
+/* Space for one op at a time, shared by all layers and live slots. */
+struct work {
+    float *dx;     /* [T,H] gradient of the residual stream */
+    float *dh;     /* [T,H] gradient of a normed input; output of a projection before its dropout */
+    float *dqkv;   /* [T,W] */
+    float *dattn;  /* [T,A*D] */
+    float *delta;  /* [B,A,S] */
+    float *dact;   /* [T,I] */
+    float *logits; /* [loss_chunk,V] */
+};
+
+struct pf_model {
+    const struct pf_model_spec *spec;
+    const struct pf_table *table;
+    const struct pf_layout *layout;
+    struct pf_ops *ops;
+    struct pf_model_options options;
+    int64_t n_tokens;
+    const float *params; /* bound, not owned */
+    float *grads;        /* bound, not owned; NULL: evaluation only */
+    struct layer_rows *rows; /* [L] */
+    struct weight_pair embed, pos_embed, final_norm, head;
+    float *cos_table, *sin_table; /* [seq or max position, rope.dim/2] */
+    int64_t n_positions;
+    struct live_saved *live; /* [n_live] */
+    struct work work;
+    uint64_t dropout_key;
+    void *arena;
+};
+
+/* Dropout sites of a layer; with the layer number they choose the stream of random numbers. */
+enum dropout_site { SITE_EMBED, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT, SITE_COUNT };
+
+/* plan.c: tokens whose logits are held at once. */
+int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model_options *options);
+/* plan.c: allocate the arena and hand out the buffers of a model whose other fields are set. */
+int model_allocate(struct pf_model *model);
+
+/* The value, or the gradient accumulator, of a row; NULL for NULL, or for a frozen row's gradient. */
+const float *model_param(const struct pf_model *model, const struct pf_tensor_row *row);
+float *model_grad(const struct pf_model *model, const struct pf_tensor_row *row);
+
+/* linear.c: y [T,n_out] = x [T,n_in] W (+ b), and its backward: dx is overwritten, or added to;
+ * dx NULL: not wanted. Weight gradients accumulate. */
+int model_linear(struct pf_model *model, struct weight_pair weight, const float *x, int64_t ldx,
+                 float *y, int64_t ldy);
+int model_linear_backward(struct pf_model *model, struct weight_pair weight, const float *x,
+                          int64_t ldx, const float *dy, int64_t lddy, float *dx, int64_t lddx,
+                          bool dx_accumulate);
+/* linear.c: y = norm(x), rows of H; and backward into dx (overwrite or accumulate). */
+int model_norm(struct pf_model *model, struct weight_pair weight, const float *x, float *y,
+               float *mean, float *rstd);
+int model_norm_backward(struct pf_model *model, struct weight_pair weight, const float *x,
+                        const float *mean, const float *rstd, const float *dy, float *dx,
+                        bool dx_accumulate);
+/* linear.c: dropout of a site in place (forward on values, backward on gradients); nothing at p 0. */
+int model_dropout(struct pf_model *model, const struct pf_model_batch *batch, int64_t layer,
+                  enum dropout_site site, double p, float *x, int64_t width);
+uint64_t model_dropout_key(const struct pf_model *model, int64_t layer, enum dropout_site site);
+
+/* attention.c, ffn.c: the two halves of a layer. Forward reads the residual stream x and writes y = x
+ * + half(norm(x)); backward turns work.dx, the gradient of y, into the gradient of x. */
+int model_attention(struct pf_model *model, int64_t layer, struct layer_saved *saved,
+                    const struct pf_model_batch *batch);
+int model_attention_backward(struct pf_model *model, int64_t layer, struct layer_saved *saved,
+                             const struct pf_model_batch *batch);
+int model_ffn(struct pf_model *model, int64_t layer, struct layer_saved *saved,
+              const struct pf_model_batch *batch, float *y);
+int model_ffn_backward(struct pf_model *model, int64_t layer, struct layer_saved *saved,
+                       const struct pf_model_batch *batch);
+
+/* head.c: final norm, logits in chunks, loss, and with_grad the gradients that follow. */
+int model_head(struct pf_model *model, struct live_saved *live, const struct pf_model_batch *batch,
+               bool with_grad, float *token_loss);
+/* head.c: turn live->dfinal_h into work.dx, the gradient of the last layer's output. */
+int model_head_backward(struct pf_model *model, struct live_saved *live);
+/* head.c: logits of tokens [first, first + n) into logits [n,V]. */
+int model_logits_chunk(struct pf_model *model, const float *final_h, int64_t first, int64_t n,
+                       float *logits);
+
+#endif

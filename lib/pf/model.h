@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * model.h - one decoder for every dense family, built from a spec and read off a tensor table.
+ *
+ * A model owns activations and work space, planned whole at creation; parameters and gradients live
+ * in fused buffers that the trainer owns and binds. forward and backward run one micro-batch through
+ * the whole stack. Activations of several micro-batches may be alive at once, one in each `live`
+ * slot, as the schedule demands.
+ *
+ * The head and the loss are one operation, in chunks of tokens: logits of a chunk, its cross-entropy
+ * and, when training, the gradients that follow from it are made before the next chunk overwrites it;
+ * no [T,V] matrix exists. So forward leaves the gradient of the final hidden state
+ * behind, and has added the head's weight gradient.
+ *
+ * Gradients accumulate (+=) into the bound buffer, unscaled but for batch->grad_scale. Everything is
+ * fp32. Nothing is allocated after pf_model_new except library scratch in the first step.
+ *
+ *     PF_TRY(pf_model_new(&spec, table, layout, ops, &options, &model));
+ *     pf_model_bind(model, params, grads);
+ *     for each micro-batch:
+ *             PF_TRY(pf_model_forward(model, 0, &batch, true, token_loss));
+ *             PF_TRY(pf_model_backward(model, 0, &batch));
+ *
+ * Source of the mathematics: the families' Hugging Face implementations as restated in the golden
+ * fixtures' README. All functions are local; one model is used by one thread.
+ */
+#ifndef PF_MODEL_H
+#define PF_MODEL_H
+
+#include <pf/ops.h>
+#include <pf/spec.h>
+#include <pf/table.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct pf_model;
+
+struct pf_model_options {
+    int64_t batch, seq;   /* of every micro-batch; T = batch * seq */
+    int n_live;           /* micro-batches whose activations are held at once */
+    bool train;           /* false: no backward buffers */
+    int64_t loss_chunk;   /* tokens whose logits are held at once; 0: chosen from V */
+    uint64_t seed;        /* of dropout */
+    bool padding_row_gets_gradient; /* false: as transformers (nn.Embedding's padding_idx) */
+};
+
+/* A micro-batch, in host memory, owned by the caller. */
+struct pf_model_batch {
+    const int32_t *ids;       /* [batch, seq] */
+    const int32_t *targets;   /* [batch, seq], -1: does not count */
+    const int32_t *first_key; /* [batch, seq] first visible key, or NULL: 0 */
+    const int32_t *positions; /* [batch, seq] position for embedding and rotation, or NULL: s */
+    int64_t first_sequence;   /* global number of sequence 0: dropout draws by it */
+    float grad_scale;         /* on the gradient of the summed loss */
+    bool dropout;             /* false: evaluation */
+};
+
+/* Bytes that pf_model_new will allocate, by purpose; the figures of --plan. */
+struct pf_model_plan {
+    size_t activation_bytes; /* all live slots */
+    size_t work_bytes;
+    size_t logits_bytes;
+};
+int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_options *options,
+                  struct pf_model_plan *plan_out);
+
+/*
+ * spec, table, layout and ops must outlive the model. Errors: PF_EINVAL (a sequence longer than the
+ * learned positions), PF_ENOTSUP, PF_ENOMEM.
+ */
+int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
+                 const struct pf_layout *layout, struct pf_ops *ops,
+                 const struct pf_model_options *options, struct pf_model **model_out);
+void pf_model_free(struct pf_model *model);
+
+/* Use these fused buffers (layout's offsets, fp32). grads may be NULL for a model that only
+ * evaluates. */
+void pf_model_bind(struct pf_model *model, const float *params, float *grads);
+
+/*
+ * One micro-batch forward. token_loss [T] is overwritten with each position's loss (0 where the
+ * target is -1); with_grad also adds the head's weight gradient and leaves what backward needs.
+ */
+int pf_model_forward(struct pf_model *model, int live, const struct pf_model_batch *batch,
+                     bool with_grad, float *token_loss);
+
+/* Backward of the forward that filled this live slot. Adds all other weight gradients. */
+int pf_model_backward(struct pf_model *model, int live, const struct pf_model_batch *batch);
+
+/* Logits [T,V] of the forward in a live slot, for dumps: overwrites logits. */
+int pf_model_logits(struct pf_model *model, int live, float *logits);
+
+/*
+ * Hidden states [T,H] of the forward in a live slot: 0 is the input of the first layer, i the
+ * output of layer i-1; pf_model_final_norm the normed output of the last. Borrowed.
+ */
+const float *pf_model_hidden(const struct pf_model *model, int live, int64_t i);
+const float *pf_model_final_norm(const struct pf_model *model, int live);
+
+/* Sizes as planned. */
+int64_t pf_model_n_tokens(const struct pf_model *model);
+
+/* Multiply-adds times two of one forward and backward of a micro-batch of T tokens (attention causal,
+ * recomputation not counted): what mfu is measured against. */
+double pf_model_step_flops(const struct pf_model_spec *spec, int64_t batch, int64_t seq);
+
+#endif
