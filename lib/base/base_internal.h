@@ -16,4 +16,7 @@ void pf_base_format_f32(float x, char *buf, size_t buf_bytes);
 /* Copy text as it may be shown on a terminal: control characters become "\x1b". */
 void pf_base_copy_printable(char *to, size_t to_bytes, const char *from);
 
+/* Take a progress line off the terminal, if one is drawn, before something else is written. */
+void pf_base_progress_hide(void);
+
 #endif

@@ -32,10 +32,14 @@ int pf_pwrite_full(int fd, const void *buf, size_t n, uint64_t offset, const cha
 /* Write exactly n bytes at the file's position. */
 int pf_write_full(int fd, const void *buf, size_t n, const char *path);
 
-/* Open with O_CLOEXEC (flags and mode of open(2)); *fd_out is closed with pf_close. */
+/* One read at the file's position, of at most n bytes, through EINTR; 0 bytes at the end. */
+int pf_read_some(int fd, void *buf, size_t n, const char *path, size_t *n_out);
+
+/* Open with O_CLOEXEC (flags of open(2); new files get 0666 less the umask); *fd_out is closed with pf_close. */
 int pf_open(const char *path, int flags, int *fd_out);
 
-/* Close, reporting what close(2) does; fd < 0 is fine. For a reader the result may be ignored. */
+/* Close, reporting what close(2) does; fd < 0 is fine. A reader may ignore the result and give NULL
+ * for path: then nothing is recorded. */
 int pf_close(int fd, const char *path);
 
 /* Length in bytes of a regular file; PF_EIO for anything else. */
@@ -79,7 +83,7 @@ char *pf_path_dir(const char *path);
 /*
  * May a name found in data be opened below a directory? False for an absolute path, an empty one,
  * any part that is empty, "." or "..", a backslash, a drive ("C:"), a control character, or more
- * than 4096 bytes. The name "shards/a.bin" is safe. Links on disk are another matter: see pf_open.
+ * than 4096 bytes. The name "shards/a.bin" is safe. Links on disk are another matter.
  */
 bool pf_path_is_safe_member(const char *name);
 
