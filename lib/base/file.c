@@ -108,7 +108,7 @@ static int first_capacity(int fd, const char *path, size_t *capacity_out)
 
 static int read_to_end(int fd, const char *path, size_t max_bytes, char **data, size_t *len_out)
 {
-    size_t capacity, len = 0, n;
+    size_t capacity = 0, len = 0, n;
 
     PF_TRY(first_capacity(fd, path, &capacity));
     if (max_bytes > 0 && capacity > max_bytes + 1) {
