@@ -1,25 +1,445 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dnnl.c - oneDNN behind the op registry; the only file that names dnnl.h. */
+/*
+ * dnnl.c - GEMM through oneDNN's matmul primitive; the only file that names dnnl.h.
+ *
+ * A primitive is made for each distinct shape, kept in a hash table that only grows, and run with
+ * the caller's pointers; its scratchpad is one buffer of the library state, as large as the hungriest
+ * primitive needs. So after the first step, which meets every shape, nothing is allocated.
+ *
+ * oneDNN takes its thread count from OpenMP when a primitive is made and when it runs: each call sets
+ * the calling thread's omp_set_num_threads to ctx->n_threads, and leaves it so. With that fixed, and
+ * the instruction set, its results are the same from run to run.
+ *
+ * The instruction set is a property of the process, fixed before oneDNN's first primitive: the first
+ * pf_dnnl_open decides, and a later one that asks for another gets no library.
+ *
+ * Source: oneDNN's C API, 2.x (operation descriptors) and 3.x (opaque memory descriptors).
+ */
 #include "ops_internal.h"
+
+#include <pf/dtype.h>
+#include <pf/error.h>
+#include <pf/mem.h>
 
 #include <dnnl.h>
 
+#include <omp.h>
 #include <stdio.h>
+#include <string.h>
 
-const struct pf_kernel_row pf_kernels_dnnl[] = {{.variant = ""}};
-const size_t pf_kernels_dnnl_n = 0;
+/* What differs between the two APIs: who owns a memory descriptor, and how it is passed. */
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t desc_ref;
+#define DESC_REF(d) (d)
+#define DESC_NONE NULL
+#else
+typedef const dnnl_memory_desc_t *desc_ref;
+#define DESC_REF(d) (&(d))
+#define DESC_NONE {.ndims = 0}
+#endif
+
+/* What a primitive depends on; compared as bytes, so made from zeroed memory. */
+struct key {
+    int64_t m, n, k, lda, ldb, ldc;
+    int dtype, c_dtype;
+    int trans_a, trans_b, accumulate, bias;
+};
+
+enum { A, B, C, BIAS, SCRATCHPAD, N_MEMORIES };
+
+static const int argument_of[N_MEMORIES] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
+                                            DNNL_ARG_BIAS, DNNL_ARG_SCRATCHPAD};
+
+struct entry {
+    struct key key;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t memory[N_MEMORIES]; /* BIAS and SCRATCHPAD may be NULL */
+    struct entry *next;               /* in its bucket */
+};
+
+#define N_BUCKETS 1024
+
+struct library {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    void *scratchpad;
+    size_t scratchpad_bytes;
+    struct entry *buckets[N_BUCKETS];
+};
+
+#define TRY_DNNL(call, what)                                                                       \
+    do {                                                                                           \
+        const dnnl_status_t status_ = (call);                                                      \
+        if (status_ != dnnl_success) {                                                             \
+            return pf_fail(PF_EDEVICE, "oneDNN cannot %s: status %d", (what), (int)status_);       \
+        }                                                                                          \
+    } while (0)
+
+static int desc_make(dnnl_memory_desc_t *desc, dnnl_dim_t rows, dnnl_dim_t columns,
+                     dnnl_data_type_t type, dnnl_dim_t row_stride, dnnl_dim_t column_stride)
+{
+    const dnnl_dims_t dims = {rows, columns}, strides = {row_stride, column_stride};
+
+#if DNNL_VERSION_MAJOR >= 3
+    TRY_DNNL(dnnl_memory_desc_create_with_strides(desc, 2, dims, type, strides),
+             "describe a matrix");
+#else
+    TRY_DNNL(dnnl_memory_desc_init_by_strides(desc, 2, dims, type, strides), "describe a matrix");
+#endif
+    return 0;
+}
+
+static void desc_drop(dnnl_memory_desc_t *desc)
+{
+#if DNNL_VERSION_MAJOR >= 3
+    if (*desc) {
+        (void)dnnl_memory_desc_destroy(*desc);
+        *desc = NULL;
+    }
+#else
+    (void)desc;
+#endif
+}
+
+static dnnl_data_type_t type_of(int dtype)
+{
+    return dtype == PF_DTYPE_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static struct key key_of(enum pf_dtype dtype, const struct pf_gemm_args *g)
+{
+    struct key key;
+
+    memset(&key, 0, sizeof key);
+    key.m = g->m;
+    key.n = g->n;
+    key.k = g->k;
+    key.lda = g->lda;
+    key.ldb = g->ldb;
+    key.ldc = g->ldc;
+    key.dtype = dtype;
+    key.c_dtype = g->c_dtype;
+    key.trans_a = g->trans_a;
+    key.trans_b = g->trans_b;
+    key.accumulate = g->accumulate;
+    key.bias = g->bias != NULL;
+    return key;
+}
+
+/* FNV-1a over the words of the key. */
+static size_t bucket_of(const struct key *key)
+{
+    const unsigned char *byte = (const unsigned char *)key;
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < sizeof *key; i++) {
+        h = (h ^ byte[i]) * 0x100000001b3u;
+    }
+    return (size_t)((h ^ (h >> 32)) % N_BUCKETS);
+}
+
+/* Scratchpad by the caller, and c added to where the key says so. */
+static int attributes_make(const struct key *key, dnnl_primitive_attr_t attr)
+{
+    dnnl_post_ops_t post = NULL;
+    dnnl_status_t status;
+
+    TRY_DNNL(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user),
+             "set the scratchpad mode");
+    if (!key->accumulate) {
+        return 0;
+    }
+    TRY_DNNL(dnnl_post_ops_create(&post), "make a post-op");
+#if DNNL_VERSION_MAJOR >= 3
+    status = dnnl_post_ops_append_sum(post, 1.0f, 0, dnnl_data_type_undef);
+#else
+    status = dnnl_post_ops_append_sum(post, 1.0f);
+#endif
+    if (status == dnnl_success) {
+        status = dnnl_primitive_attr_set_post_ops(attr, post);
+    }
+    (void)dnnl_post_ops_destroy(post);
+    TRY_DNNL(status, "accumulate");
+    return 0;
+}
+
+static int primitive_desc_make(const struct library *lib, const struct key *key,
+                               const dnnl_memory_desc_t desc[N_MEMORIES],
+                               const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *pd_out)
+{
+    const desc_ref bias = key->bias ? DESC_REF(desc[BIAS]) : NULL;
+#if DNNL_VERSION_MAJOR >= 3
+    TRY_DNNL(dnnl_matmul_primitive_desc_create(pd_out, lib->engine, desc[A], desc[B], bias, desc[C],
+                                               attr),
+             "multiply these matrices");
+#else
+    dnnl_matmul_desc_t matmul;
+
+    TRY_DNNL(dnnl_matmul_desc_init(&matmul, &desc[A], &desc[B], bias, &desc[C]),
+             "describe a product");
+    TRY_DNNL(dnnl_primitive_desc_create(pd_out, &matmul, attr, lib->engine, NULL),
+             "multiply these matrices");
+#endif
+    return 0;
+}
+
+static int reserve_scratchpad(struct library *lib, size_t bytes)
+{
+    if (bytes > lib->scratchpad_bytes) {
+        void *grown = pf_alloc(bytes);
+        if (!grown) {
+            return PF_ENOMEM;
+        }
+        pf_free(lib->scratchpad);
+        lib->scratchpad = grown;
+        lib->scratchpad_bytes = bytes;
+    }
+    return 0;
+}
+
+static int memories_make(struct library *lib, const struct key *key,
+                         const dnnl_memory_desc_t desc[N_MEMORIES], dnnl_primitive_desc_t pd,
+                         struct entry *entry)
+{
+    const desc_ref pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    const size_t pad_bytes = pad ? dnnl_memory_desc_get_size(pad) : 0;
+
+    PF_TRY(reserve_scratchpad(lib, pad_bytes));
+    for (int i = 0; i < SCRATCHPAD; i++) {
+        if (i == BIAS && !key->bias) {
+            continue;
+        }
+        TRY_DNNL(dnnl_memory_create(&entry->memory[i], DESC_REF(desc[i]), lib->engine,
+                                    DNNL_MEMORY_NONE),
+                 "wrap a matrix");
+    }
+    if (pad_bytes > 0) {
+        TRY_DNNL(dnnl_memory_create(&entry->memory[SCRATCHPAD], pad, lib->engine, DNNL_MEMORY_NONE),
+                 "wrap its scratchpad");
+    }
+    return 0;
+}
+
+static int descs_make(const struct key *key, dnnl_memory_desc_t desc[N_MEMORIES])
+{
+    const dnnl_data_type_t type = type_of(key->dtype);
+
+    PF_TRY(desc_make(&desc[A], key->m, key->k, type, key->trans_a ? 1 : key->lda,
+                     key->trans_a ? key->lda : 1));
+    PF_TRY(desc_make(&desc[B], key->k, key->n, type, key->trans_b ? 1 : key->ldb,
+                     key->trans_b ? key->ldb : 1));
+    PF_TRY(desc_make(&desc[C], key->m, key->n, type_of(key->c_dtype), key->ldc, 1));
+    return key->bias ? desc_make(&desc[BIAS], 1, key->n, type, key->n, 1) : 0;
+}
+
+/* Fill entry's primitive and memories. */
+static int entry_build(struct library *lib, struct entry *entry)
+{
+    dnnl_memory_desc_t desc[N_MEMORIES] = {DESC_NONE};
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_primitive_desc_t pd = NULL;
+    int err = 0;
+
+    PF_TRY_GOTO(descs_make(&entry->key, desc), out);
+    if (dnnl_primitive_attr_create(&attr) != dnnl_success) {
+        err = pf_fail(PF_EDEVICE, "oneDNN cannot make attributes");
+        goto out;
+    }
+    PF_TRY_GOTO(attributes_make(&entry->key, attr), out);
+    PF_TRY_GOTO(primitive_desc_make(lib, &entry->key, desc, attr, &pd), out);
+    PF_TRY_GOTO(memories_make(lib, &entry->key, desc, pd, entry), out);
+    if (dnnl_primitive_create(&entry->primitive, pd) != dnnl_success) {
+        err = pf_fail(PF_EDEVICE, "oneDNN cannot make a primitive");
+    }
+out:
+    if (pd) {
+        (void)dnnl_primitive_desc_destroy(pd);
+    }
+    if (attr) {
+        (void)dnnl_primitive_attr_destroy(attr);
+    }
+    for (int i = 0; i < N_MEMORIES; i++) {
+        desc_drop(&desc[i]);
+    }
+    return err;
+}
+
+static void entry_free(struct entry *entry)
+{
+    for (int i = 0; i < N_MEMORIES; i++) {
+        if (entry->memory[i]) {
+            (void)dnnl_memory_destroy(entry->memory[i]);
+        }
+    }
+    if (entry->primitive) {
+        (void)dnnl_primitive_destroy(entry->primitive);
+    }
+    pf_free(entry);
+}
+
+static int entry_find(struct library *lib, const struct key *key, struct entry **entry_out)
+{
+    struct entry **bucket = &lib->buckets[bucket_of(key)];
+
+    for (struct entry *e = *bucket; e; e = e->next) {
+        if (memcmp(&e->key, key, sizeof *key) == 0) {
+            *entry_out = e;
+            return 0;
+        }
+    }
+
+    struct entry *entry = pf_alloc(sizeof *entry);
+    if (!entry) {
+        return PF_ENOMEM;
+    }
+    entry->key = *key;
+    const int err = entry_build(lib, entry);
+    if (err) {
+        entry_free(entry);
+        return err;
+    }
+    entry->next = *bucket;
+    *bucket = entry;
+    *entry_out = entry;
+    return 0;
+}
+
+static int execute(struct library *lib, const struct entry *entry, const struct pf_gemm_args *g)
+{
+    /* oneDNN's interface has no const; it writes to C and the scratchpad alone. */
+    void *const data[N_MEMORIES] = {(void *)(uintptr_t)g->a, (void *)(uintptr_t)g->b, g->c,
+                                    (void *)(uintptr_t)g->bias, lib->scratchpad};
+    dnnl_exec_arg_t args[N_MEMORIES];
+    int n = 0;
+
+    for (int i = 0; i < N_MEMORIES; i++) {
+        if (entry->memory[i]) {
+            TRY_DNNL(dnnl_memory_set_data_handle(entry->memory[i], data[i]), "take a pointer");
+            args[n++] = (dnnl_exec_arg_t){argument_of[i], entry->memory[i]};
+        }
+    }
+    TRY_DNNL(dnnl_primitive_execute(entry->primitive, lib->stream, n, args), "run a product");
+    TRY_DNNL(dnnl_stream_wait(lib->stream), "finish a product");
+    return 0;
+}
+
+/* k = 0: c is the bias, or zero; accumulating leaves it alone. */
+static void fill_empty_sum(const struct pf_gemm_args *g, enum pf_dtype dtype)
+{
+    const size_t bytes = g->c_dtype == PF_DTYPE_BF16 ? 2 : 4;
+
+    if (g->accumulate) {
+        return;
+    }
+    for (int64_t i = 0; i < g->m; i++) {
+        char *row = (char *)g->c + (size_t)(i * g->ldc) * bytes;
+        if (g->bias) {
+            (void)pf_dtype_convert(dtype, g->bias, g->c_dtype, row, (size_t)g->n);
+        } else {
+            memset(row, 0, (size_t)g->n * bytes);
+        }
+    }
+}
+
+static int gemm(const struct pf_kctx *ctx, const struct pf_gemm_args *g, enum pf_dtype dtype)
+{
+    struct library *lib = ctx->library;
+    struct entry *entry;
+
+    if (g->m == 0 || g->n == 0) {
+        return 0;
+    }
+    if (g->k == 0) {
+        fill_empty_sum(g, dtype);
+        return 0;
+    }
+    if (omp_get_max_threads() != ctx->n_threads) {
+        omp_set_num_threads(ctx->n_threads);
+    }
+    const struct key key = key_of(dtype, g);
+    PF_TRY(entry_find(lib, &key, &entry));
+    return execute(lib, entry, g);
+}
+
+static int gemm_f32(const struct pf_kctx *ctx, const void *args)
+{
+    return gemm(ctx, args, PF_DTYPE_F32);
+}
+
+static int gemm_bf16(const struct pf_kctx *ctx, const void *args)
+{
+    return gemm(ctx, args, PF_DTYPE_BF16);
+}
+
+const struct pf_kernel_row pf_kernels_dnnl[] = {
+    {PF_OP_GEMM, PF_DTYPE_F32, "dnnl", 50, gemm_f32},
+    {PF_OP_GEMM, PF_DTYPE_BF16, "dnnl", 50, gemm_bf16},
+};
+const size_t pf_kernels_dnnl_n = sizeof pf_kernels_dnnl / sizeof pf_kernels_dnnl[0];
+
+/* Bind oneDNN in this process to isa; false if it is bound to another. Above avx512 is not held
+ * back: the fp32 kernels are the same, and bf16 ones gain its instructions. */
+static bool bind_isa(const char *isa)
+{
+    static char bound[16];
+
+    if (bound[0]) {
+        return strcmp(bound, isa) == 0;
+    }
+    if (strcmp(isa, "avx512") != 0 &&
+        dnnl_set_max_cpu_isa(strcmp(isa, "avx2") == 0 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41) !=
+            dnnl_success) {
+        return false;
+    }
+    (void)snprintf(bound, sizeof bound, "%s", isa);
+    return true;
+}
 
 int pf_dnnl_open(int n_threads, const char *isa, void **library_out)
 {
-    (void)n_threads;
-    (void)isa;
-    *library_out = NULL;
+    struct library *lib;
+    int err = 0;
+
+    if (!bind_isa(isa)) {
+        *library_out = NULL;
+        return 0;
+    }
+    lib = pf_alloc(sizeof *lib);
+    if (!lib) {
+        return PF_ENOMEM;
+    }
+    omp_set_num_threads(n_threads);
+    if (dnnl_engine_create(&lib->engine, dnnl_cpu, 0) != dnnl_success ||
+        dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags) != dnnl_success) {
+        err = pf_fail(PF_EDEVICE, "oneDNN has no CPU engine");
+        pf_dnnl_close(lib);
+        return err;
+    }
+    *library_out = lib;
     return 0;
 }
 
 void pf_dnnl_close(void *library)
 {
-    (void)library;
+    struct library *lib = library;
+
+    if (!lib) {
+        return;
+    }
+    for (int i = 0; i < N_BUCKETS; i++) {
+        for (struct entry *e = lib->buckets[i], *next; e; e = next) {
+            next = e->next;
+            entry_free(e);
+        }
+    }
+    if (lib->stream) {
+        (void)dnnl_stream_destroy(lib->stream);
+    }
+    if (lib->engine) {
+        (void)dnnl_engine_destroy(lib->engine);
+    }
+    pf_free(lib->scratchpad);
+    pf_free(lib);
 }
 
 const char *pf_dnnl_version(void)

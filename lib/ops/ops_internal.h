@@ -3,7 +3,7 @@
  * ops_internal.h - what lib/ops expects of the kernel tables.
  *
  * A table is an array of struct pf_kernel_row and its length. Order inside a table does not matter:
- * the registry sorts by preference. Preferences: ref 0, generic 10, avx2 20, avx512 30, dnnl 40. A
+ * the registry sorts by preference. Preferences: ref 0, generic 10, avx2 20, avx512 30, dnnl 50. A
  * library row that is slower than pf's own for some dtype takes a lower number.
  *
  * kernels/cpu is compiled once for each instruction set with PF_ISA defined as generic, avx2 or
