@@ -11,9 +11,9 @@
  * pf_kernels_cpu_<PF_ISA>_n; its rows carry the instruction set as their variant. Every function
  * that another file of kernels/cpu calls has PF_ISA in its name (PF_ISA_NAME in kernels/cpu/cpu.h).
  *
- * The registry runs a row only where the CPU can: "ref", "generic" always; "avx2" with AVX2, FMA and
- * F16C; "avx512" with F, BW, VL and DQ; "dnnl" where pf_dnnl_open succeeded, whose handle is then
- * ctx->library of that row's calls (NULL for other rows).
+ * The registry runs a row only where the CPU can: "ref", "generic" always; "avx2" with AVX2, FMA
+ * and F16C; "avx512" with F, BW, VL and DQ; "dnnl" where pf_dnnl_open succeeded, whose handle is
+ * then ctx->library of that row's calls (NULL for other rows).
  */
 #ifndef PF_OPS_INTERNAL_H
 #define PF_OPS_INTERNAL_H
@@ -43,8 +43,8 @@ void pf_dnnl_close(void *library);
 /* "oneDNN 2.6.0": of the library that is linked. Static storage. */
 const char *pf_dnnl_version(void);
 
-/* check.c: PF_EINVAL with a message if args do not fit the op; else 0 and the scratch the kernel may
- * use in *scratch_bytes_out and whether there is anything to do in *empty_out. */
+/* check.c: PF_EINVAL with a message if args do not fit the op; else 0 and the scratch the kernel
+ * may use in *scratch_bytes_out and whether there is anything to do in *empty_out. */
 int pf_ops_check(enum pf_op op, enum pf_dtype dtype, const void *args, int n_threads,
                  size_t *scratch_bytes_out, bool *empty_out);
 

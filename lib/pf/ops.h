@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ops.h - the op registry: for each (op, dtype) the kernel that serves, and one typed function an op.
+ * ops.h - the op registry: for each (op, dtype) the kernel that serves; one typed function an op.
  *
- * pf/kernel.h says what each op computes and what its argument struct means; this header says how an
- * op is called. A struct pf_ops holds the choice of kernels, the thread count and scratch memory. It
- * is opened once per thread of control (it is not locked: two threads need two). Kernels of every
- * table of this build are known; those that the CPU cannot run are listed but never serve.
+ * pf/kernel.h says what each op computes and what its argument struct means; this header says how
+ * an op is called. A struct pf_ops holds the choice of kernels, the thread count and scratch
+ * memory. It is opened once per thread of control (it is not locked: two threads need two). Kernels
+ * of every table of this build are known; those that the CPU cannot run are listed but never serve.
  *
  *     struct pf_ops *ops;
  *     PF_TRY(pf_ops_open(&(struct pf_ops_options){.n_threads = 2}, &ops));
@@ -31,9 +31,10 @@
 struct pf_ops;
 
 struct pf_ops_options {
-    int n_threads;   /* 0: as many as the process may use CPUs */
-    const char *isa; /* "generic", "avx2", "avx512": nothing above it serves; NULL: best of this CPU */
-    bool ref_only;   /* only the reference serves; so does the environment PF_KERNELS=ref */
+    int n_threads; /* 0: as many as the process may use CPUs */
+    /* "generic", "avx2" or "avx512": nothing above it serves. NULL: the best of this CPU. */
+    const char *isa;
+    bool ref_only; /* only the reference serves; so does the environment PF_KERNELS=ref */
 };
 
 /*
@@ -59,7 +60,8 @@ const char *pf_ops_library(const struct pf_ops *ops);
 
 /* The registry --------------------------------------------------------------------------------- */
 
-/* The name of an op as it stands in files ("rmsnorm_fwd"), and back: PF_EINVAL for an unknown one. */
+/* The name of an op as it stands in files ("rmsnorm_fwd"), and back: PF_EINVAL for an unknown one.
+ */
 const char *pf_op_name(enum pf_op op);
 int pf_op_from_name(const char *name, enum pf_op *op_out);
 
@@ -67,7 +69,8 @@ int pf_op_from_name(const char *name, enum pf_op *op_out);
 struct pf_ops_row {
     const struct pf_kernel_row *kernel;
     bool usable, chosen;
-    const char *why; /* "highest preference", "fallback", "chosen by caller", "CPU lacks avx512" ... */
+    const char
+        *why; /* "highest preference", "fallback", "chosen by caller", "CPU lacks avx512" ... */
 };
 
 /* Candidate i of (op, dtype), counted from 0 in falling preference (the fallback order); false when
@@ -88,8 +91,8 @@ struct pf_ops_choice {
     const char *variant;
 };
 
-/* The choices in force: how many (op, dtype) pairs are served, and pair i, 0 <= i < n, in order of op
- * and dtype. What a manifest stores; feed it back through pf_ops_choose. */
+/* The choices in force: how many (op, dtype) pairs are served, and pair i, 0 <= i < n, in order of
+ * op and dtype. What a manifest stores; feed it back through pf_ops_choose. */
 int pf_ops_n_choices(const struct pf_ops *ops);
 struct pf_ops_choice pf_ops_choice_at(const struct pf_ops *ops, int i);
 
