@@ -66,18 +66,28 @@ enum pf_slot {
 
 enum pf_init_kind { PF_INIT_NORMAL, PF_INIT_ZEROS, PF_INIT_ONES };
 
-/* How one dimension is cut over an axis of the mesh. */
-enum pf_cut_view {
-    PF_CUT_NONE,
-    PF_CUT_BLOCK,    /* equal contiguous blocks */
-    PF_CUT_KV_HEADS, /* whole key/value heads; replicated when there are more ranks than heads */
-    PF_CUT_QKV,      /* fused q, k, v blocks, each cut by heads */
-    PF_CUT_VOCAB,    /* rows of the vocabulary, padded to a multiple of the degree */
-};
+/*
+ * How one dimension of n elements is cut over the d ranks of an axis of the mesh; rank coordinate t
+ * of the axis gets
+ *   NONE      everything, like every other rank
+ *   BLOCK     units [t*m/d, (t+1)*m/d) of the m = n / unit (equal blocks where d divides m)
+ *   KV_HEADS  the same, whole heads of `unit` elements; with more ranks than heads, the one head
+ *             t*m/d: neighbours hold copies of it
+ *   QKV       three blocks, q of n_q_heads heads, then k and v of equal size: of q as BLOCK, of k and
+ *             v as KV_HEADS
+ *   VOCAB     [t*c, (t+1)*c) with c = ceil(n / d), clipped to n: what is beyond is padding, which
+ *             only memory knows
+ * Attention needs a rank's query heads to find their key heads there: that holds exactly when d
+ * divides the query heads and either d divides the key heads or they divide d, a constraint for
+ * whoever accepts layouts. The arithmetic here works, and covers every element, for any d.
+ */
+enum pf_cut_view { PF_CUT_NONE, PF_CUT_BLOCK, PF_CUT_KV_HEADS, PF_CUT_QKV, PF_CUT_VOCAB };
 
 struct pf_cut {
     enum pf_cut_view view;
     enum pf_axis axis;
+    int64_t unit;      /* elements that stay together: the width of a head, or 1 */
+    int64_t n_q_heads; /* QKV only */
 };
 
 #define PF_TENSOR_NAME_MAX 128
@@ -107,17 +117,26 @@ struct pf_table {
 };
 
 /*
- * Build the table of a model. Returns 0; PF_EINVAL naming the constraint when the spec is impossible
- * (heads not divisible by kv heads, hidden by heads where head_dim is derived, ...); PF_ENOTSUP for a
- * family or an axis that this build does not train yet (it names it); PF_ENOMEM.
+ * Build the table of a model. The cuts are filled in whatever the degrees are: they say how each
+ * dimension would be cut over tp, and pf_table_local_boxes answers for the mesh given. Which layouts
+ * this build trains is not decided here.
+ *
+ * Returns 0; PF_EINVAL when the spec is impossible (pf_spec_check, which see); PF_ENOTSUP naming a
+ * family that this build does not train yet; PF_ENOMEM. Free with pf_table_free.
+ *
  * Initialisation as transformers: normal(0, init_std) for matrices and embeddings, zeros for biases,
- * ones for norms; gpt2's c_proj weights have init_std / sqrt(2 * n_layers).
+ * ones for norms; gpt2's c_proj weights have init_std / sqrt(2 * n_layers). The embedding's row
+ * spec->padding_id starts at zero, which is a property of the spec and not of the row.
+ * Source: transformers 5.24.0, PreTrainedModel._init_weights and modeling_gpt2.py.
+ *
+ * Names and shapes are those of the family's safetensors files: FORMATS.md 2a, 2b, 2e.
  */
 int pf_table_new(const struct pf_model_spec *spec, const struct pf_mesh *mesh,
                  struct pf_table **table_out);
 void pf_table_free(struct pf_table *table);
 
-/* The row of (layer, slot), layer -1 outside the layers; NULL if the model has none. */
+/* The row of (layer, slot), layer -1 outside the layers; NULL if the model has none. Looks through
+ * the rows: ask once, outside the step. */
 const struct pf_tensor_row *pf_table_find(const struct pf_table *table, int layer,
                                           enum pf_slot slot);
 
@@ -129,25 +148,38 @@ int64_t pf_tensor_row_count(const struct pf_tensor_row *row);
 
 /*
  * The part of a row's tensor that a rank holds, in logical coordinates: one box for plain blocks,
- * several for fused views. boxes_out has room for PF_TABLE_MAX_BOXES. Returns how many (0: the rank
- * holds nothing of it).
+ * several for fused views, in the order in which they lie in the rank's memory. None is empty, none
+ * overlap. boxes_out has room for PF_TABLE_MAX_BOXES. Returns how many (0: the rank holds nothing of
+ * it). A tied row has the boxes of its owner.
+ *
+ * The distinct boxes of all ranks tile the tensor; the same box at several ranks is a copy.
  */
 #define PF_TABLE_MAX_BOXES 4
 int pf_table_local_boxes(const struct pf_table *table, const struct pf_tensor_row *row, int rank,
                          struct pf_box boxes_out[PF_TABLE_MAX_BOXES]);
 
-/* Mark rows whose name matches a glob of the list as frozen. Returns how many rows each glob met in
- * n_met_out[i] (NULL: do not tell). */
+/*
+ * Mark rows whose name matches one of the globs (pf_glob_match) as frozen. A tied row and its owner
+ * are one parameter with two names: either name freezes both. n_met_out[i] says how many names glob i
+ * met (NULL: do not tell), so that a glob that met nothing can be reported. Returns 0 or PF_ENOMEM.
+ */
 int pf_table_freeze(struct pf_table *table, const char *const *globs, int n_globs, int *n_met_out);
 
-/* Set no_decay from globs instead of the default (weight_decay_exclude). */
+/* Set no_decay from globs (true where one matches, else false) instead of the default. Names and
+ * n_met_out as for pf_table_freeze. Returns 0 or PF_ENOMEM. */
 int pf_table_exclude_decay(struct pf_table *table, const char *const *globs, int n_globs,
                            int *n_met_out);
 
 /*
  * Where each row lies in this rank's fused buffers, in elements from their start. Every tensor
  * starts at a multiple of PF_LAYOUT_ALIGN elements, so that offsets (and the bits of libraries that
- * care) do not depend on neighbours.
+ * care) do not depend on neighbours; so do the ends of the buffers and of the reduced part. Rows
+ * stand in table order; the gaps are padding and stay zero.
+ *
+ * The gradient buffer has two parts: first, from 0, the gradients of all rows that are neither frozen
+ * nor tied, which is what is reduced over ranks, measured and stepped; behind it the accumulators of
+ * tied rows, each folded into its owner's gradient before that. A row of which the rank holds nothing
+ * has count 0.
  */
 #define PF_LAYOUT_ALIGN 16
 struct pf_layout {
@@ -157,9 +189,10 @@ struct pf_layout {
     int64_t *count;    /* [n_rows] local elements */
     int64_t param_elements; /* whole buffer, padding included */
     int64_t grad_elements;
-    int64_t grad_reduced_elements; /* the leading part that is reduced and stepped; the accumulators
-                                      of tied rows lie behind it and are folded in first */
+    int64_t grad_reduced_elements; /* the leading part that is reduced and stepped */
 };
+
+/* Lay out what `rank` of the table's mesh holds. 0 or PF_ENOMEM. Free with pf_layout_free. */
 int pf_layout_new(const struct pf_table *table, int rank, struct pf_layout **layout_out);
 void pf_layout_free(struct pf_layout *layout);
 
