@@ -659,7 +659,7 @@ static void impossible_tensors_are_refused(void)
     w = NULL;
     bool added = pf_st_writer_new(&w) == 0;
     for (int i = 0; i < 64 && added; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         added = pf_st_writer_add_tensor(w, name, PF_DTYPE_F64, 1, large, NULL) == 0;
     }
