@@ -139,7 +139,8 @@ int pf_st_writer_new(struct pf_st_writer **w_out);
 /* Frees; closes the file if begin opened it. An unfinished file is left as it is. */
 void pf_st_writer_free(struct pf_st_writer *w);
 
-/* Add a metadata entry; strings are copied. PF_EINVAL: not UTF-8, or the key was added before. */
+/* Add a metadata entry; strings are copied. PF_EINVAL: not UTF-8. A repeated key is found by the
+ * layout. */
 int pf_st_writer_add_metadata(struct pf_st_writer *w, const char *key, const char *value);
 
 /*
@@ -152,7 +153,7 @@ int pf_st_writer_add_tensor(struct pf_st_writer *w, const char *name, enum pf_dt
 
 /*
  * Lay the file out, if that has not been done, and give its total length. Nothing can be added
- * afterwards. PF_EINVAL: a name was added twice, or the header would be longer than
+ * afterwards. PF_EINVAL: a name or key was added twice, or the header would be longer than
  * PF_ST_HEADER_MAX_BYTES (store fewer tensors in a file).
  */
 int pf_st_writer_file_bytes(struct pf_st_writer *w, uint64_t *file_bytes_out);
@@ -190,9 +191,9 @@ struct pf_st_source {
 };
 
 /*
- * Write a whole file: aside, in the directory of path, fsynced, then renamed over path, so that path
- * holds the old file or the new one. metadata: only key and value are read. Nothing is left behind
- * on failure.
+ * Write a whole file: aside, in the directory of path, fsynced, then renamed over path, so that
+ * path holds the old file or the new one. metadata: only key and value are read. Nothing is left
+ * behind on failure.
  */
 int pf_st_save(const char *path, const struct pf_st_metadata *metadata, size_t n_metadata,
                const struct pf_st_source *tensors, size_t n_tensors);

@@ -60,8 +60,7 @@ int pf_tokidx_token_bytes(const struct pf_tokidx *t);
 int64_t pf_tokidx_sequence_start(const struct pf_tokidx *t, int64_t i);
 
 /* The sequences [*first_out, *end_out) of document d < n_documents. */
-void pf_tokidx_document(const struct pf_tokidx *t, int64_t d, int64_t *first_out,
-                        int64_t *end_out);
+void pf_tokidx_document(const struct pf_tokidx *t, int64_t d, int64_t *first_out, int64_t *end_out);
 
 /* The sequence that holds a token < n_tokens. */
 int64_t pf_tokidx_sequence_of(const struct pf_tokidx *t, int64_t token);
@@ -76,10 +75,10 @@ int pf_tokidx_read(const struct pf_tokidx *t, int64_t first, int64_t end, int64_
 int pf_tokidx_read_i32(const struct pf_tokidx *t, int64_t first, int64_t end, int32_t *tokens_out);
 
 /*
- * Write a pair: create both files (which must not exist: PF_EREFUSED), add sequences, end documents,
- * finish. token_bytes 2 stores u16, 4 stores i32; PF_EINVAL if a token does not fit, so that a file
- * never holds a wrapped value. The index is written by finish, last, so an interrupted run leaves
- * a .bin without .idx, which nothing opens.
+ * Write a pair: create both files (which must not exist: PF_EREFUSED), add sequences, end
+ * documents, finish. token_bytes 2 stores u16, 4 stores i32; PF_EINVAL if a token does not fit, so
+ * that a file never holds a wrapped value. The index is written by finish, last, so an interrupted
+ * run leaves a .bin without .idx, which nothing opens.
  */
 struct pf_tokidx_writer;
 
