@@ -40,6 +40,16 @@ static bool is_fixed(const char *name)
     return pf_str_ends_with(name, ".safetensors") || strstr(name, ".safetensors#");
 }
 
+/* Is it what the two files of a Megatron pair have in common? */
+static bool is_megatron_prefix(const char *name)
+{
+    char *const path = pf_asprintf("%s.idx", name);
+    const bool is_prefix = path && pf_path_is_file(path);
+
+    pf_free(path);
+    return is_prefix;
+}
+
 static int open_source(const struct pf_data_options *options, const char *name,
                        struct pf_source **source_out)
 {
@@ -52,11 +62,15 @@ static int open_source(const struct pf_data_options *options, const char *name,
     if (is_fixed(name)) {
         return pf_fixed_open(options, name, source_out);
     }
-    if (pf_str_ends_with(name, ".bin") || pf_str_ends_with(name, ".idx")) {
+    if (pf_str_ends_with(name, ".bin") || pf_str_ends_with(name, ".idx") ||
+        is_megatron_prefix(name)) {
         return pf_megatron_open(options, name, source_out);
     }
     if (pf_str_ends_with(name, ".jsonl")) {
         return pf_fail(PF_ENOTSUP, "cannot read '%s': .jsonl is not in this build", name);
+    }
+    if (!pf_path_exists(name)) {
+        return pf_fail(PF_EIO, "no such file or directory: '%s'", name);
     }
     return pf_fail(PF_EUSAGE,
                    "cannot tell what '%s' holds: expected .txt, .md, a folder of them, .bin, .idx, "

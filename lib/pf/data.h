@@ -8,7 +8,7 @@
  * and every layout sees the same order. The trainer deals positions to ranks and micro-batches.
  *
  * Sources, told by name (INTERFACE.md): .txt, .md or a folder of them (one document a file; tokens
- * are bytes); .bin/.idx (Megatron); .safetensors with fixed batches; synthetic:markov?...; or a mix
+ * are bytes); .bin/.idx or their common prefix (Megatron); .safetensors with fixed batches; synthetic:markov?...; or a mix
  * "0.7 a.bin 0.3 b.txt" (names without blanks; an input that exists under its whole name is that
  * one source).
  *
@@ -32,9 +32,10 @@
  * be part of a mix; a split cuts between steps.
  *
  * synthetic:markov?vocab=64&order=2&seed=1&tokens=1048576&stream=0 (the defaults): a Markov chain
- * of that order. For each of the vocab^order contexts the next token's distribution is drawn from
- * the chain's seed: 15/16 of normalised u^16, u uniform in (0,1], and 1/16 of the uniform one,
- * rounded to multiples of 2^-32. Each window is a path of its own: its first `order` tokens are
+ * of that order. In context c (the last `order` tokens as a number to the base vocab, the latest one
+ * lowest) token t has the probability 15/16 * w_t / sum(w) + 1/16 / vocab, rounded to multiples of
+ * 2^-32, where w_t = u^16 and u in (0,1] is 1 - pf_rng_uniform_f64(k, c, t) with k =
+ * pf_rng_derive_name(seed, "markov chain"). Each window is a path of its own: its first `order` tokens are
  * drawn from the stationary distribution, the rest by the chain, as a function of (seed, stream,
  * window) alone, so another `stream` of the same chain is fresh data for evaluation. `tokens` is
  * only the length of an epoch: windows never repeat, the next epoch has new ones. Targets whose
@@ -97,7 +98,9 @@ void pf_data_free(struct pf_data *data);
 int pf_data_read(struct pf_data *data, int64_t position, int32_t *ids, int32_t *targets,
                  int32_t *first_key);
 
-/* Sequences in one epoch (of a mix: until every source has been seen once). */
+/* Sequences in one epoch (of a mix: until every source has been seen once; where that may be more
+ * than 2^28 positions, an upper bound, the largest (n + 2) / w over the sources). The first call for
+ * a mix walks through the epoch. */
 int64_t pf_data_epoch_length(const struct pf_data *data);
 
 /* Fixed batches: the global batch size B that the file demands, and how many steps it holds; 0 for
