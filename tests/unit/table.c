@@ -262,7 +262,12 @@ static void globs_exclude_decay(void)
 
 static bool same_box(const struct pf_box *a, const struct pf_box *b)
 {
-    return memcmp(a, b, sizeof *a) == 0;
+    bool same = a->n_dims == b->n_dims;
+
+    for (int d = 0; d < a->n_dims; d++) {
+        same = same && a->lo[d] == b->lo[d] && a->hi[d] == b->hi[d];
+    }
+    return same;
 }
 
 /* Do the distinct boxes of all ranks tile the row? */
