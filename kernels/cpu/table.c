@@ -22,5 +22,24 @@ extern const size_t PF_ISA_COUNT;
 
 const struct pf_kernel_row PF_ISA_TABLE[] = {
     ROW(PF_OP_GEMM, gemm),
+    ROW(PF_OP_EMBED_FWD, embed_fwd),
+    ROW(PF_OP_EMBED_BWD, embed_bwd),
+    ROW(PF_OP_RMSNORM_FWD, rmsnorm_fwd),
+    ROW(PF_OP_RMSNORM_BWD, rmsnorm_bwd),
+    ROW(PF_OP_LAYERNORM_FWD, layernorm_fwd),
+    ROW(PF_OP_LAYERNORM_BWD, layernorm_bwd),
+    ROW(PF_OP_ROPE, rope),
+    ROW(PF_OP_ATTENTION_FWD, attention_fwd),
+    ROW(PF_OP_ATTENTION_BWD, attention_bwd),
+    ROW(PF_OP_GLU_FWD, glu_fwd),
+    ROW(PF_OP_GLU_BWD, glu_bwd),
+    ROW(PF_OP_ACT_FWD, act_fwd),
+    ROW(PF_OP_ACT_BWD, act_bwd),
+    ROW(PF_OP_BIAS_GRAD, bias_grad),
+    ROW(PF_OP_ADD, add),
+    ROW(PF_OP_SCALE, scale),
+    ROW(PF_OP_DROPOUT, dropout),
+    ROW(PF_OP_CROSS_ENTROPY, cross_entropy),
+    ROW(PF_OP_ADAMW, adamw),
 };
 const size_t PF_ISA_COUNT = sizeof PF_ISA_TABLE / sizeof PF_ISA_TABLE[0];

@@ -229,6 +229,20 @@ V_INLINE vf v_copysign(vf a, vf b)
     return (vf)(((vi)a & 0x7fffffff) | ((vi)b & INT32_MIN));
 }
 
+/* Do `statement` for elements lo..hi-1: i is the first of n elements, n = VL except at the end. */
+#define V_LOOP(lo, hi, statement)                                                                  \
+    do {                                                                                           \
+        int64_t i = (lo);                                                                          \
+        for (; i + VL <= (hi); i += VL) {                                                          \
+            const int64_t n = VL;                                                                  \
+            statement;                                                                             \
+        }                                                                                          \
+        if (i < (hi)) {                                                                            \
+            const int64_t n = (hi)-i;                                                              \
+            statement;                                                                             \
+        }                                                                                          \
+    } while (0)
+
 /* Sum of the lanes, halves added to each other. */
 V_INLINE float v_sum(vf x)
 {

@@ -18,7 +18,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Tolerances ----------------------------------------------------------------------------------- */
 /*
@@ -237,7 +236,7 @@ static int64_t padded(int i, int64_t width)
 static bool build_gemm(struct run *r, int i)
 {
     static const int64_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},      {4, 9, 0},     {1, 70, 40},
-                                        {65, 1, 19}, {33, 130, 300}, {129, 65, 64}, {40, 48, 520}};
+                                        {65, 1, 19}, {33, 130, 300}, {129, 65, 64}, {70, 96, 520}};
     const int trans = i % 4, mode = i / 4 % 3, shape = i / 12;
     struct pf_gemm_args *g = &r->args.gemm;
 
@@ -452,7 +451,9 @@ static bool build_attention_fwd(struct run *r, int i)
 
 static bool build_attention_bwd(struct run *r, int i)
 {
-    if (!build_attention_fwd(r, i) ||
+    /* Not the first shape: where a query sees one key, dq and dk are 0 but for rounding, and two
+     * roundings cannot be compared. The others hold such queries beside larger ones. */
+    if (!build_attention_fwd(r, i + 1) ||
         pf_op_attention_fwd(reference, r->dtype, &r->args.attention_fwd) != 0) {
         return false;
     }
@@ -977,21 +978,12 @@ static void test_elementwise(struct pf_ops *const ops[MAX_THREADS], enum pf_dtyp
     }
 }
 
-/* Three threads on two cores mostly spin unless OpenMP is told, before it starts, to sleep. */
-static void start_again_with_passive_waits(char **argv)
-{
-    if (!getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) {
-        (void)execv("/proc/self/exe", argv);
-    }
-}
-
 /* An optional argument limits the run to one op: build/.../all gemm. */
 int main(int argc, char **argv)
 {
     static const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
     struct pf_ops *ops[MAX_THREADS] = {NULL};
 
-    start_again_with_passive_waits(argv);
     if (pf_ops_open(&(struct pf_ops_options){.n_threads = 1, .ref_only = true}, &reference) != 0) {
         ok(false, "the registry opens: %s", pf_error_message());
         return done();

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* act.c - activations and gated units, forward and backward; elementwise. */
+#include "cpu.h"
+
+/* The derivatives are written so that both passes share their transcendental. */
+struct act {
+    vf y, dy;
+};
+
+V_INLINE struct act act_silu(vf x)
+{
+    const vf s = 1.0f / (v_exp(-x) + 1.0f);
+
+    return (struct act){x * s, s * v_fma(x, 1.0f - s, v_set(1.0f))};
+}
+
+V_INLINE struct act act_gelu_tanh(vf x)
+{
+    const float k = 0.7978845608028654f, c = 0.044715f; /* sqrt(2/pi) */
+    const vf z = x * x, t = v_tanh(k * x * v_fma(v_set(c), z, v_set(1.0f)));
+    const vf du = k * v_fma(v_set(3.0f * c), z, v_set(1.0f)), half = 0.5f * (t + 1.0f);
+
+    return (struct act){x * half, v_fma(0.5f * x * (1.0f - t * t), du, half)};
+}
+
+V_INLINE struct act act_gelu_erf(vf x)
+{
+    const float r = 0.7071067811865476f, k = 0.3989422804014327f; /* 1/sqrt(2), 1/sqrt(2 pi) */
+    const vf half = 0.5f * (v_erf(x * r) + 1.0f);
+
+    return (struct act){x * half, v_fma(x, k * v_exp(-0.5f * x * x), half)};
+}
+
+V_INLINE struct act act_relu(vf x)
+{
+    const vm positive = v_lt((vf){0}, x);
+
+    return (struct act){v_select(v_lt(x, (vf){0}), (vf){0}, x),
+                        v_select(positive, v_set(1.0f), (vf){0})};
+}
+
+/* kind is a constant after inlining. */
+V_INLINE struct act act_any(const enum pf_act_kind kind, vf x)
+{
+    switch (kind) {
+    case PF_ACT_SILU:
+        return act_silu(x);
+    case PF_ACT_GELU_TANH:
+        return act_gelu_tanh(x);
+    case PF_ACT_GELU_ERF:
+        return act_gelu_erf(x);
+    case PF_ACT_RELU:
+    default:
+        return act_relu(x);
+    }
+}
+
+/* Expand `call(kind)` for the kind at hand. */
+#define WITH_KIND(kind, call)                                                                      \
+    switch (kind) {                                                                                \
+    case PF_ACT_SILU:                                                                              \
+        call(PF_ACT_SILU);                                                                         \
+        break;                                                                                     \
+    case PF_ACT_GELU_TANH:                                                                         \
+        call(PF_ACT_GELU_TANH);                                                                    \
+        break;                                                                                     \
+    case PF_ACT_GELU_ERF:                                                                          \
+        call(PF_ACT_GELU_ERF);                                                                     \
+        break;                                                                                     \
+    case PF_ACT_RELU:                                                                              \
+    default:                                                                                       \
+        call(PF_ACT_RELU);                                                                         \
+        break;                                                                                     \
+    }
+
+V_INLINE void fwd_at(const enum pf_act_kind kind, const float *x, float *y, int64_t n)
+{
+    v_store_n(y, act_any(kind, v_load_n(x, n)).y, n);
+}
+
+V_INLINE void bwd_at(const enum pf_act_kind kind, const float *x, const float *dy, float *dx,
+                     int64_t n)
+{
+    v_store_n(dx, v_load_n(dy, n) * act_any(kind, v_load_n(x, n)).dy, n);
+}
+
+static void act_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                         int64_t hi)
+{
+    const struct pf_act_fwd_args *a = args;
+    const float *x = a->x;
+    float *y = a->y;
+
+    (void)ctx;
+    (void)part;
+#define CALL(kind) V_LOOP(lo, hi, fwd_at(kind, x + i, y + i, n))
+    WITH_KIND(a->act, CALL)
+#undef CALL
+}
+
+int PF_CPU(act_fwd)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_act_fwd_args *a = args;
+
+    cpu_run(ctx, a, a->n, VL, a->n, act_fwd_part);
+    return 0;
+}
+
+static void act_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                         int64_t hi)
+{
+    const struct pf_act_bwd_args *a = args;
+    const float *x = a->x, *dy = a->dy;
+    float *dx = a->dx;
+
+    (void)ctx;
+    (void)part;
+#define CALL(kind) V_LOOP(lo, hi, bwd_at(kind, x + i, dy + i, dx + i, n))
+    WITH_KIND(a->act, CALL)
+#undef CALL
+}
+
+int PF_CPU(act_bwd)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_act_bwd_args *a = args;
+
+    cpu_run(ctx, a, a->n, VL, a->n, act_bwd_part);
+    return 0;
+}
+
+V_INLINE void glu_fwd_at(const enum pf_act_kind kind, const float *gate, const float *up, float *y,
+                         int64_t n)
+{
+    v_store_n(y, act_any(kind, v_load_n(gate, n)).y * v_load_n(up, n), n);
+}
+
+static void glu_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                         int64_t hi)
+{
+    const struct pf_glu_fwd_args *a = args;
+
+    (void)ctx;
+    (void)part;
+    for (int64_t r = lo; r < hi; r++) {
+        const float *gate = (const float *)a->gate + r * a->ldg;
+        const float *up = (const float *)a->up + r * a->ldu;
+        float *y = (float *)a->y + r * a->ldy;
+#define CALL(kind) V_LOOP(0, a->width, glu_fwd_at(kind, gate + i, up + i, y + i, n))
+        WITH_KIND(a->act, CALL)
+#undef CALL
+    }
+}
+
+int PF_CPU(glu_fwd)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_glu_fwd_args *a = args;
+
+    cpu_run(ctx, a, a->n_rows, 1, a->n_rows * a->width, glu_fwd_part);
+    return 0;
+}
+
+/* Reads all before it writes: dgate may be gate, and dup may be up. */
+V_INLINE void glu_bwd_at(const enum pf_act_kind kind, const float *gate, const float *up,
+                         const float *dy, float *dgate, float *dup, int64_t n)
+{
+    const struct act act = act_any(kind, v_load_n(gate, n));
+    const vf u = v_load_n(up, n), d = v_load_n(dy, n);
+
+    v_store_n(dgate, d * u * act.dy, n);
+    v_store_n(dup, d * act.y, n);
+}
+
+static void glu_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                         int64_t hi)
+{
+    const struct pf_glu_bwd_args *a = args;
+
+    (void)ctx;
+    (void)part;
+    for (int64_t r = lo; r < hi; r++) {
+        const float *gate = (const float *)a->gate + r * a->ldg;
+        const float *up = (const float *)a->up + r * a->ldu;
+        const float *dy = (const float *)a->dy + r * a->lddy;
+        float *dgate = (float *)a->dgate + r * a->ldg, *dup = (float *)a->dup + r * a->ldu;
+#define CALL(kind)                                                                                 \
+    V_LOOP(0, a->width, glu_bwd_at(kind, gate + i, up + i, dy + i, dgate + i, dup + i, n))
+        WITH_KIND(a->act, CALL)
+#undef CALL
+    }
+}
+
+int PF_CPU(glu_bwd)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_glu_bwd_args *a = args;
+
+    cpu_run(ctx, a, a->n_rows, 1, a->n_rows * a->width, glu_bwd_part);
+    return 0;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* elementwise.c - addition, scaling, dropout, AdamW, and the bias gradient (a sum over rows). */
+#include "cpu.h"
+
+#include <pf/rng.h>
+
+static void add_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo, int64_t hi)
+{
+    const struct pf_add_args *g = args;
+    const float *a = g->a, *b = g->b;
+    float *y = g->y;
+
+    (void)ctx;
+    (void)part;
+    V_LOOP(lo, hi, v_store_n(y + i, v_load_n(a + i, n) + v_load_n(b + i, n), n));
+}
+
+int PF_CPU(add)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_add_args *a = args;
+
+    cpu_run(ctx, a, a->n, VL, a->n, add_part);
+    return 0;
+}
+
+static void scale_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                       int64_t hi)
+{
+    const struct pf_scale_args *a = args;
+    float *x = a->x;
+
+    (void)ctx;
+    (void)part;
+    V_LOOP(lo, hi, v_store_n(x + i, v_load_n(x + i, n) * a->factor, n));
+}
+
+int PF_CPU(scale)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_scale_args *a = args;
+
+    cpu_run(ctx, a, a->n, VL, a->n, scale_part);
+    return 0;
+}
+
+/* A mask is drawn four elements at a time, this many blocks in a go. */
+#define DROPOUT_BLOCKS 64
+
+static void dropout_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                         int64_t hi)
+{
+    const struct pf_dropout_args *a = args;
+    const float *x = a->x;
+    float *y = a->y;
+    const float keep_share = 1.0f - a->p;
+    const uint32_t threshold = pf_dropout_threshold(a->p);
+    uint32_t words[4 * DROPOUT_BLOCKS];
+
+    (void)ctx;
+    (void)part;
+    for (int64_t at = lo; at < hi;) {
+        const uint64_t index = a->first + (uint64_t)at, block = index / 4;
+        const int64_t skip = (int64_t)(index % 4), room = 4 * DROPOUT_BLOCKS - skip;
+        const int64_t n = hi - at < room ? hi - at : room;
+#pragma omp simd
+        for (int w = 0; w < DROPOUT_BLOCKS; w++) {
+            pf_dropout_words(a->key, block + (uint64_t)w, words + 4 * w);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            y[at + i] = words[skip + i] >= threshold ? x[at + i] / keep_share : 0.0f;
+        }
+        at += n;
+    }
+}
+
+int PF_CPU(dropout)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_dropout_args *a = args;
+
+    cpu_run(ctx, a, a->n, 4 * DROPOUT_BLOCKS, a->n, dropout_part);
+    return 0;
+}
+
+V_INLINE void adamw_at(const struct pf_adamw_args *a, int64_t i, int64_t n)
+{
+    const vf g = v_load_n(a->grad + i, n) * a->grad_scale;
+    vf m = v_load_n(a->moment1 + i, n), v = v_load_n(a->moment2 + i, n);
+
+    m = v_fma(v_set(a->one_minus_beta1), g - m, m);
+    v = v_fma(a->one_minus_beta2 * g, g, v * a->beta2);
+    const vf denominator = v_fma(v_sqrt(v), v_set(a->inv_sqrt_bias2), v_set(a->eps));
+    const vf p =
+        v_load_n(a->param + i, n) * a->decay_factor - a->step_size * m / denominator;
+
+    v_store_n(a->moment1 + i, m, n);
+    v_store_n(a->moment2 + i, v, n);
+    v_store_n(a->param + i, p, n);
+    if (a->weight_out) {
+        v_store_n((float *)a->weight_out + i, p, n);
+    }
+}
+
+static void adamw_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                       int64_t hi)
+{
+    const struct pf_adamw_args *a = args;
+
+    (void)ctx;
+    (void)part;
+    V_LOOP(lo, hi, adamw_at(a, i, n));
+}
+
+int PF_CPU(adamw)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_adamw_args *a = args;
+
+    cpu_run(ctx, a, a->n, VL, a->n, adamw_part);
+    return 0;
+}
+
+/* Rows are summed in blocks, and the blocks' sums in order, which keeps the rounding error of long
+ * sums small. A thread owns columns, so the order does not depend on their number. */
+#define BIAS_ROWS 32
+
+V_INLINE void bias_grad_at(const struct pf_bias_grad_args *a, int64_t i, int64_t n)
+{
+    const float *dy = (const float *)a->dy + i;
+    vf total = {0};
+
+    for (int64_t r = 0; r < a->n_rows; r += BIAS_ROWS) {
+        const int64_t end = r + BIAS_ROWS < a->n_rows ? r + BIAS_ROWS : a->n_rows;
+        vf sum = {0};
+        for (int64_t row = r; row < end; row++) {
+            sum += v_load_n(dy + row * a->lddy, n);
+        }
+        total += sum;
+    }
+    v_store_n(a->dbias + i, v_load_n(a->dbias + i, n) + total, n);
+}
+
+static void bias_grad_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                           int64_t hi)
+{
+    const struct pf_bias_grad_args *a = args;
+
+    (void)ctx;
+    (void)part;
+    V_LOOP(lo, hi, bias_grad_at(a, i, n));
+}
+
+int PF_CPU(bias_grad)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_bias_grad_args *a = args;
+
+    cpu_run(ctx, a, a->width, VL, a->n_rows * a->width, bias_grad_part);
+    return 0;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* embed.c - table look-up, its gradient, and rotary embedding. */
+#include "cpu.h"
+
+V_INLINE int64_t position_of(const int32_t *positions, int64_t seq, int64_t token)
+{
+    return positions ? positions[token] : token % seq;
+}
+
+static void embed_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                           int64_t hi)
+{
+    const struct pf_embed_fwd_args *a = args;
+
+    (void)ctx;
+    (void)part;
+    for (int64_t t = lo; t < hi; t++) {
+        const float *row = (const float *)a->table + a->ids[t] * a->width;
+        float *y = (float *)a->y + t * a->width;
+        if (!a->pos_table) {
+            memcpy(y, row, (size_t)a->width * sizeof *y);
+            continue;
+        }
+        const float *pos =
+            (const float *)a->pos_table + position_of(a->positions, a->seq, t) * a->width;
+        V_LOOP(0, a->width, v_store_n(y + i, v_load_n(row + i, n) + v_load_n(pos + i, n), n));
+    }
+}
+
+int PF_CPU(embed_fwd)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_embed_fwd_args *a = args;
+
+    cpu_run(ctx, a, a->n_tokens, 1, a->n_tokens * a->width, embed_fwd_part);
+    return 0;
+}
+
+/* A thread owns columns [lo, hi) of both tables, so each row is summed in token order. */
+static void embed_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                           int64_t hi)
+{
+    const struct pf_embed_bwd_args *a = args;
+
+    (void)ctx;
+    (void)part;
+    for (int64_t t = 0; t < a->n_tokens; t++) {
+        const float *dy = (const float *)a->dy + t * a->width;
+        if (a->ids[t] != a->skip_id) {
+            float *row = a->dtable + a->ids[t] * a->width;
+            V_LOOP(lo, hi, v_store_n(row + i, v_load_n(row + i, n) + v_load_n(dy + i, n), n));
+        }
+        if (a->dpos_table) {
+            float *pos = a->dpos_table + position_of(a->positions, a->seq, t) * a->width;
+            V_LOOP(lo, hi, v_store_n(pos + i, v_load_n(pos + i, n) + v_load_n(dy + i, n), n));
+        }
+    }
+}
+
+int PF_CPU(embed_bwd)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_embed_bwd_args *a = args;
+
+    cpu_run(ctx, a, a->width, VL, a->n_tokens * a->width, embed_bwd_part);
+    return 0;
+}
+
+/* Turn n_pairs pairs: (x[i], y[i]), or (x[2i], x[2i+1]) with step 2 and y = x + 1. Scalar source
+ * and no fused operation: the compiler's vectors and its tail give the same bits. */
+V_INLINE void turn(const int64_t step, int64_t n_pairs, const float *cosine, const float *sine,
+                   float direction, float *x, float *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n_pairs; i++) {
+        const float c = cosine[i], s = direction * sine[i], x0 = x[step * i], y0 = y[step * i];
+        x[step * i] = x0 * c - y0 * s;
+        y[step * i] = y0 * c + x0 * s;
+    }
+}
+
+static void rope_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo, int64_t hi)
+{
+    const struct pf_rope_args *a = args;
+    const float direction = a->inverse ? -1.0f : 1.0f;
+
+    (void)ctx;
+    (void)part;
+    for (int64_t t = lo; t < hi; t++) {
+        const int64_t at = position_of(a->positions, a->seq, t) * a->n_pairs;
+        const float *cosine = a->cos_table + at, *sine = a->sin_table + at;
+        for (int64_t h = 0; h < a->n_heads; h++) {
+            float *x = (float *)a->x + t * a->ldx + h * a->head_dim + a->first;
+            if (a->pairs_adjacent) {
+                turn(2, a->n_pairs, cosine, sine, direction, x, x + 1);
+            } else {
+                turn(1, a->n_pairs, cosine, sine, direction, x, x + a->n_pairs);
+            }
+        }
+    }
+}
+
+int PF_CPU(rope)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_rope_args *a = args;
+
+    cpu_run(ctx, a, a->n_tokens, 1, a->n_tokens * a->n_heads * a->n_pairs * 2, rope_part);
+    return 0;
+}

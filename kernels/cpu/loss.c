@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loss.c - softmax cross-entropy. A row is read for its maximum, then replaced by exponentials, then
+ * scaled: the exponential costs more than the passes, which find the row in the second-level cache.
+ */
+#include "cpu.h"
+
+/* Vectors at a time, so that one's latency hides behind the others. */
+#define WAYS 4
+
+static float row_max(const float *x, int64_t width)
+{
+    vf max[WAYS];
+    int64_t i = 0;
+
+    for (int u = 0; u < WAYS; u++) {
+        max[u] = v_set(-__builtin_inff());
+    }
+    for (; i + WAYS * VL <= width; i += WAYS * VL) {
+#pragma GCC unroll 4
+        for (int u = 0; u < WAYS; u++) {
+            max[u] = v_max(max[u], v_load(x + i + u * VL));
+        }
+    }
+    float best = v_max_lane(v_max(v_max(max[0], max[1]), v_max(max[2], max[3])));
+    for (; i < width; i++) {
+        best = x[i] > best ? x[i] : best;
+    }
+    return best;
+}
+
+/* exp(x - max) of n elements, 0 in the other lanes; kept in x where keep. */
+V_INLINE vf exp_at(float *x, float max, bool keep, int64_t n)
+{
+    vf e = v_exp(v_load_n(x, n) - max);
+
+    if (n < VL) {
+        e = v_select(vi_gt(vi_set((int32_t)n), vi_iota()), e, (vf){0});
+    }
+    if (keep) {
+        v_store_n(x, e, n);
+    }
+    return e;
+}
+
+V_INLINE float row_exp(float *x, int64_t width, float max, bool keep)
+{
+    vf sum[WAYS] = {{0}};
+    int64_t i = 0;
+
+    for (; i + WAYS * VL <= width; i += WAYS * VL) {
+#pragma GCC unroll 4
+        for (int u = 0; u < WAYS; u++) {
+            sum[u] += exp_at(x + i + u * VL, max, keep, VL);
+        }
+    }
+    for (int u = 0; i < width; u++, i += VL) {
+        sum[u] += exp_at(x + i, max, keep, width - i < VL ? width - i : VL);
+    }
+    return v_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r)
+{
+    float *x = (float *)a->logits + r * a->ld;
+    const int32_t target = a->targets[r];
+
+    if (target < 0) {
+        a->loss[r] = 0.0f;
+        memset(x, 0, (size_t)a->vocab * sizeof *x);
+        return;
+    }
+    const float max = row_max(x, a->vocab), logit = x[target];
+    const float sum = row_exp(x, a->vocab, max, true), factor = a->grad_scale / sum;
+    const float at_target = (x[target] / sum - 1.0f) * a->grad_scale;
+
+    a->loss[r] = s_log(sum) + (max - logit);
+    V_LOOP(0, a->vocab, v_store_n(x + i, v_load_n(x + i, n) * factor, n));
+    x[target] = at_target;
+}
+
+static void row_loss(const struct pf_cross_entropy_args *a, int64_t r)
+{
+    float *x = (float *)a->logits + r * a->ld;
+    const int32_t target = a->targets[r];
+
+    if (target < 0) {
+        a->loss[r] = 0.0f;
+        return;
+    }
+    const float max = row_max(x, a->vocab);
+    a->loss[r] = s_log(row_exp(x, a->vocab, max, false)) + (max - x[target]);
+}
+
+static void cross_entropy_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                               int64_t hi)
+{
+    const struct pf_cross_entropy_args *a = args;
+
+    (void)ctx;
+    (void)part;
+    for (int64_t r = lo; r < hi; r++) {
+        if (a->with_grad) {
+            row_with_grad(a, r);
+        } else {
+            row_loss(a, r);
+        }
+    }
+}
+
+int PF_CPU(cross_entropy)(const struct pf_kctx *ctx, const void *args)
+{
+    const struct pf_cross_entropy_args *a = args;
+
+    cpu_run(ctx, a, a->n_rows, 1, a->n_rows * a->vocab, cross_entropy_part);
+    return 0;
+}
