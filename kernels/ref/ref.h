@@ -7,7 +7,7 @@
  * op's definition rounds in the middle, the source says so.
  *
  * A kernel body takes the dtype as its first argument; REF_KERNEL makes the three functions that
- * the table names.
+ * the table names. They are flattened, so that the compiler sees each dtype as a constant.
  */
 #ifndef PF_REF_H
 #define PF_REF_H
@@ -74,15 +74,15 @@ double ref_act_slope(enum pf_act_kind act, double x);
     int pf_ref_##name##_f16(const struct pf_kctx *ctx, const void *args)
 
 #define REF_KERNEL(name)                                                                           \
-    int pf_ref_##name##_f32(const struct pf_kctx *ctx, const void *args)                           \
+    __attribute__((flatten)) int pf_ref_##name##_f32(const struct pf_kctx *ctx, const void *args)  \
     {                                                                                              \
         return name(PF_DTYPE_F32, ctx, args);                                                      \
     }                                                                                              \
-    int pf_ref_##name##_bf16(const struct pf_kctx *ctx, const void *args)                          \
+    __attribute__((flatten)) int pf_ref_##name##_bf16(const struct pf_kctx *ctx, const void *args) \
     {                                                                                              \
         return name(PF_DTYPE_BF16, ctx, args);                                                     \
     }                                                                                              \
-    int pf_ref_##name##_f16(const struct pf_kctx *ctx, const void *args)                           \
+    __attribute__((flatten)) int pf_ref_##name##_f16(const struct pf_kctx *ctx, const void *args)  \
     {                                                                                              \
         return name(PF_DTYPE_F16, ctx, args);                                                      \
     }                                                                                              \

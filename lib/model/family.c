@@ -92,6 +92,12 @@ static const struct pf_json *present(const struct pf_json *object, const char *k
     return node && pf_json_type(node) != PF_JSON_NULL ? node : NULL;
 }
 
+/* Members or elements; none of what is absent. */
+static size_t n_children(const struct pf_json *node)
+{
+    return node ? pf_json_n(node) : 0;
+}
+
 /* The same under either of two names; alias may be NULL. */
 static const struct pf_json *present_as(const struct pf_json *object, const char *key,
                                         const char *alias)
@@ -287,7 +293,7 @@ static void refuse_partial_rope(struct reader *r, const struct pf_json *object)
     if (part && value_f64(r, part, 1.0) != 1.0) {
         refuse(r, part, "turns a part of each head");
     }
-    for (size_t i = 0; i < pf_json_n(object); i++) {
+    for (size_t i = 0; i < n_children(object); i++) {
         if (pf_json_type(pf_json_child(object, i)) == PF_JSON_OBJECT) {
             refuse(r, pf_json_child(object, i), "gives layers rotary parameters of their own");
         }
@@ -302,7 +308,7 @@ static void read_rope(struct reader *r, const struct family *family, int64_t dim
     const struct pf_json *object = present(r->config, "rope_scaling");
     const struct pf_json *theta = NULL;
 
-    if (!object || pf_json_n(object) == 0) {
+    if (!object || n_children(object) == 0) {
         object = present(r->config, "rope_parameters");
     }
     if (object && !r->err) {
@@ -416,7 +422,7 @@ static void refuse_windows(struct reader *r, bool window_needs_switch)
     if (!window_needs_switch && window && pf_json_type(window) != PF_JSON_NULL) {
         refuse(r, window, "asks for sliding windows");
     }
-    for (size_t i = 0; i < pf_json_n(layers); i++) {
+    for (size_t i = 0; i < n_children(layers); i++) {
         const char *const kind = value_string(r, pf_json_child(layers, i), "full_attention");
         if (strcmp(kind, "full_attention") != 0) {
             refuse(r, pf_json_child(layers, i), "is another kind of layer than 'full_attention'");
@@ -554,7 +560,7 @@ static void read_qwen3_moe_layers(struct reader *r, struct pf_model_spec *spec)
     for (int64_t i = 0; i < n_flagged(spec) && !r->err; i++) {
         spec->moe.layer_is_moe[i] = (i + 1) % step == 0;
     }
-    for (size_t i = 0; i < pf_json_n(dense); i++) {
+    for (size_t i = 0; i < n_children(dense); i++) {
         const int64_t layer = value_i64(r, pf_json_child(dense, i), -1);
         if (layer >= 0 && layer < n_flagged(spec)) {
             spec->moe.layer_is_moe[layer] = 0;

@@ -130,7 +130,8 @@ struct pf_comm_ops {
     int (*group_end)(struct pf_comm *comm);
     int (*barrier)(struct pf_comm *comm);
     /* Called by all of parent with the same list; *group_out is NULL on ranks outside it. */
-    int (*split)(struct pf_comm *parent, const int *ranks, int n, struct pf_comm **group_out);
+    int (*split)(struct pf_comm *parent, const int *ranks, int n, const char *name,
+                 struct pf_comm **group_out);
     /* Grow the staging buffer, shared by all communicators of the world. Local. */
     int (*reserve)(struct pf_comm *comm, size_t bytes);
     /* Give back the backend's parts and the instance. For the world: leave the transport. */
@@ -147,13 +148,16 @@ struct pf_comm {
     const struct pf_comm_ops *ops;
     int rank, size;
     int local_rank, local_size;
-    int id;                /* 0 the world, then in the order of creation on this rank */
-    uint64_t sequence;     /* collectives begun; names them in messages, first is 1 */
-    uint64_t order_hash;   /* of the groups cut from this one */
-    struct pf_comm *world; /* itself for the world */
+    uint64_t uid;           /* the same on all its ranks, different from every other group's */
+    uint64_t sequence;      /* collectives begun; names them in messages, first is 1 */
+    uint64_t order_hash;    /* of the groups cut from this one */
+    struct pf_comm *world;  /* itself for the world */
+    const int *world_ranks; /* [size] ranks in the world, which is what messages name */
+    size_t *even;           /* [2*size] sizes and offsets of the calls where all give alike */
     char *name;
     double timeout_s;
-    int group_depth;
+    struct pf_comm *open_group; /* of the world: the one between group_start and group_end */
+    bool broken; /* of the world: an exchange failed, only the end of the job is left */
     struct pf_comm_stats stats;
     struct pf_comm_groups *groups; /* the world's cache; NULL in groups */
 };
@@ -302,8 +306,9 @@ int pf_comm_group_end(struct pf_comm *comm);
  */
 int pf_comm_all_agree(struct pf_comm *comm, int err, int *rank_out);
 
-/* Do all ranks hold the same n bytes? Compared with rank 0's, byte for byte. PF_EDISAGREE on every
- * rank if not, naming `what` and the lowest rank that differs. n may differ too. Collective. */
+/* Do all ranks hold the same n bytes? Lengths and XXH3-128 digests are compared with rank
+ * 0's. PF_EDISAGREE on every rank if not, naming `what` and the lowest rank that differs. n may
+ * differ too. `what` starts the sentence: "the configuration". Collective. */
 int pf_comm_same(struct pf_comm *comm, const void *bytes, size_t n, const char *what);
 
 #endif

@@ -18,6 +18,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Tolerances ----------------------------------------------------------------------------------- */
 /*
@@ -236,7 +237,7 @@ static int64_t padded(int i, int64_t width)
 static bool build_gemm(struct run *r, int i)
 {
     static const int64_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},      {4, 9, 0},     {1, 70, 40},
-                                        {65, 1, 19}, {33, 130, 300}, {129, 65, 64}, {70, 96, 520}};
+                                        {65, 1, 19}, {33, 130, 300}, {129, 65, 64}, {40, 48, 520}};
     const int trans = i % 4, mode = i / 4 % 3, shape = i / 12;
     struct pf_gemm_args *g = &r->args.gemm;
 
@@ -978,12 +979,21 @@ static void test_elementwise(struct pf_ops *const ops[MAX_THREADS], enum pf_dtyp
     }
 }
 
+/* Three threads on two cores mostly spin unless OpenMP is told, before it starts, to sleep. */
+static void start_again_with_passive_waits(char **argv)
+{
+    if (!getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) {
+        (void)execv("/proc/self/exe", argv);
+    }
+}
+
 /* An optional argument limits the run to one op: build/.../all gemm. */
 int main(int argc, char **argv)
 {
     static const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
     struct pf_ops *ops[MAX_THREADS] = {NULL};
 
+    start_again_with_passive_waits(argv);
     if (pf_ops_open(&(struct pf_ops_options){.n_threads = 1, .ref_only = true}, &reference) != 0) {
         ok(false, "the registry opens: %s", pf_error_message());
         return done();

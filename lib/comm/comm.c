@@ -1,0 +1,721 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The front end: checks, counts and times each call, then asks the backend's table. */
+#include "comm_internal.h"
+
+#include <pf/digest.h>
+#include <pf/error.h>
+#include <pf/mem.h>
+#include <pf/time.h>
+
+#include <config.h>
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* In order of preference; NULL for what is not in this build. */
+static const struct {
+    const char *name;
+    const struct pf_comm_ops *ops;
+} backends[] = {
+#if PF_HAVE_MPI
+    {"mpi", &pf_comm_ops_mpi},
+#else
+    {"mpi", NULL},
+#endif
+    {"self", &pf_comm_ops_self},
+};
+#define N_BACKENDS (sizeof backends / sizeof backends[0])
+
+/* The groups that were asked for, by parent and list. comm is NULL on ranks outside the list. */
+struct pf_comm_groups {
+    struct group {
+        const struct pf_comm *parent;
+        int *ranks;
+        int n;
+        struct pf_comm *comm;
+    } * entries;
+    size_t n, capacity;
+};
+
+/* The world that a failed PF_ASSERT ends, and the thread that may talk to its transport. */
+static struct pf_comm *job_world;
+static pthread_t job_thread;
+
+/* The last fault that several ranks know of, and whether this rank is the one to print it. */
+static struct {
+    char message[1024];
+    bool speaks;
+} shared_fault;
+
+static const char *const kind_names[PF_COMM_KIND_COUNT] = {
+    [PF_COMM_NOTHING] = "nothing",
+    [PF_COMM_ALL_REDUCE] = "all_reduce",
+    [PF_COMM_BROADCAST] = "broadcast",
+    [PF_COMM_REDUCE] = "reduce",
+    [PF_COMM_ALL_GATHER] = "all_gather",
+    [PF_COMM_REDUCE_SCATTER] = "reduce_scatter",
+    [PF_COMM_ALL_TO_ALL] = "all_to_all",
+    [PF_COMM_BARRIER] = "barrier",
+    [PF_COMM_SEND] = "send",
+    [PF_COMM_RECV] = "recv",
+    [PF_COMM_GROUP] = "a group of sends and receives",
+};
+
+/* Instances -------------------------------------------------------------------------------------
+ */
+
+int pf_comm_base_init(struct pf_comm *comm, const struct pf_comm_ops *ops, struct pf_comm *world,
+                      const char *name, int rank, int size, const int *world_ranks)
+{
+    int *ranks = pf_calloc_array((size_t)size, sizeof *ranks);
+    size_t *even = pf_calloc_array(2 * (size_t)size, sizeof *even);
+    char *name_copy = pf_strdup(name);
+
+    if (!ranks || !even || !name_copy) {
+        pf_free(ranks);
+        pf_free(even);
+        pf_free(name_copy);
+        return PF_ENOMEM;
+    }
+    memcpy(ranks, world_ranks, (size_t)size * sizeof *ranks);
+    *comm = (struct pf_comm){
+        .ops = ops,
+        .rank = rank,
+        .size = size,
+        .local_rank = world ? world->local_rank : 0,
+        .local_size = world ? world->local_size : 1,
+        .world = world ? world : comm,
+        .world_ranks = ranks,
+        .even = even,
+        .name = name_copy,
+        .timeout_s = world ? world->timeout_s : COMM_DEFAULT_TIMEOUT_S,
+    };
+    return 0;
+}
+
+void pf_comm_base_release(struct pf_comm *comm)
+{
+    pf_free((void *)comm->world_ranks);
+    pf_free(comm->even);
+    pf_free(comm->name);
+}
+
+/* Life ------------------------------------------------------------------------------------------
+ */
+
+static int choose_backend(const char *name, const struct pf_comm_ops **ops_out)
+{
+    for (size_t i = 0; i < N_BACKENDS; i++) {
+        if (name && strcmp(name, backends[i].name) == 0) {
+            *ops_out = backends[i].ops;
+            return *ops_out ? 0 : pf_fail(PF_ENOTSUP, "this build has no '%s' backend", name);
+        }
+        if (!name && backends[i].ops && backends[i].ops->probe()) {
+            *ops_out = backends[i].ops;
+            return 0;
+        }
+    }
+    return pf_fail(PF_EUSAGE, "unknown communication backend '%s'", name ? name : "");
+}
+
+/* Without MPI in the build, each process that mpirun starts would take itself for the world. */
+static int check_not_alone(const struct pf_comm_ops *ops)
+{
+    const char *text = getenv("OMPI_COMM_WORLD_SIZE");
+    const long n = text ? strtol(text, NULL, 10) : 1;
+
+    if (!PF_HAVE_MPI && ops == &pf_comm_ops_self && n > 1) {
+        return pf_fail(PF_ENOTSUP, "started as one of %ld ranks, but this build has no MPI", n);
+    }
+    return 0;
+}
+
+static void abort_job(int exit_status)
+{
+    if (job_world && pthread_equal(pthread_self(), job_thread)) {
+        job_world->ops->abort(job_world, exit_status);
+    }
+    /* Another thread must not enter the transport: mpirun ends the job when a process leaves. */
+    _exit(exit_status);
+}
+
+int pf_comm_init(int *argc, char ***argv, const struct pf_comm_options *options,
+                 struct pf_comm **world_out)
+{
+    const struct pf_comm_ops *ops;
+    struct pf_comm *world;
+
+    PF_TRY(choose_backend(options->backend, &ops));
+    if (!options->backend) {
+        PF_TRY(check_not_alone(ops));
+    }
+    struct pf_comm_groups *groups = pf_alloc(sizeof *groups);
+    if (!groups) {
+        return PF_ENOMEM;
+    }
+    const int err = ops->init(argc, argv, options, &world);
+    if (err) {
+        pf_free(groups);
+        return err;
+    }
+    world->groups = groups;
+    world->uid = pf_hash_string("world");
+    if (options->timeout_s > 0) {
+        world->timeout_s = options->timeout_s;
+    }
+    job_world = world;
+    job_thread = pthread_self();
+    pf_error_set_abort(abort_job);
+    *world_out = world;
+    return 0;
+}
+
+static int free_groups(struct pf_comm_groups *groups)
+{
+    int first = 0;
+
+    for (size_t i = groups->n; i-- > 0;) {
+        struct group *group = &groups->entries[i];
+        const int err = group->comm ? group->comm->ops->free(group->comm) : 0;
+        first = first ? first : err;
+        pf_free(group->ranks);
+    }
+    pf_free(groups->entries);
+    pf_free(groups);
+    return first;
+}
+
+int pf_comm_finalize(struct pf_comm *world)
+{
+    if (!world) {
+        return 0;
+    }
+    PF_TRY(pf_comm_barrier(world));
+    if (job_world == world) {
+        job_world = NULL;
+        pf_error_set_abort(NULL);
+    }
+    const int first = free_groups(world->groups);
+    const int err = world->ops->free(world);
+    return first ? first : err;
+}
+
+void pf_comm_abort(struct pf_comm *comm, int exit_status)
+{
+    struct pf_comm *world = comm->world;
+
+    fflush(NULL);
+    if (pthread_equal(pthread_self(), job_thread)) {
+        world->ops->abort(world, exit_status);
+    }
+    _exit(exit_status);
+}
+
+void pf_comm_shared_fault(bool speaks)
+{
+    snprintf(shared_fault.message, sizeof shared_fault.message, "%s", pf_error_message());
+    shared_fault.speaks = speaks;
+}
+
+bool pf_comm_speaks(const struct pf_comm *comm)
+{
+    (void)comm;
+    const bool is_shared =
+        shared_fault.message[0] && strcmp(shared_fault.message, pf_error_message()) == 0;
+    return !is_shared || shared_fault.speaks;
+}
+
+void pf_comm_fail(struct pf_comm *comm, int err)
+{
+    const double patience_s = 3;
+
+    if (!pf_comm_speaks(comm)) {
+        fflush(NULL);
+        pf_time_sleep(patience_s);
+    }
+    pf_comm_abort(comm, pf_error_exit_status(err));
+}
+
+/* Facts -----------------------------------------------------------------------------------------
+ */
+
+int pf_comm_rank(const struct pf_comm *comm)
+{
+    return comm->rank;
+}
+
+int pf_comm_size(const struct pf_comm *comm)
+{
+    return comm->size;
+}
+
+int pf_comm_local_rank(const struct pf_comm *comm)
+{
+    return comm->local_rank;
+}
+
+int pf_comm_local_size(const struct pf_comm *comm)
+{
+    return comm->local_size;
+}
+
+const char *pf_comm_name(const struct pf_comm *comm)
+{
+    return comm->name;
+}
+
+const char *pf_comm_backend(const struct pf_comm *comm)
+{
+    return comm->ops->name;
+}
+
+void pf_comm_stats(const struct pf_comm *comm, struct pf_comm_stats *stats_out)
+{
+    *stats_out = comm->stats;
+}
+
+const char *pf_comm_kind_name(enum pf_comm_kind kind)
+{
+    return kind_names[kind];
+}
+
+void pf_comm_version(char *text_out, size_t text_bytes)
+{
+    size_t used = 0;
+
+    text_out[0] = '\0';
+    for (size_t i = 0; i < N_BACKENDS; i++) {
+        char detail[128] = "";
+        if (!backends[i].ops) {
+            continue;
+        }
+        backends[i].ops->version(detail, sizeof detail);
+        const int n =
+            snprintf(text_out + used, text_bytes - used, "%s%s%s%s%s", used ? ", " : "",
+                     backends[i].name, detail[0] ? " (" : "", detail, detail[0] ? ")" : "");
+        if (n < 0 || (size_t)n >= text_bytes - used) {
+            return;
+        }
+        used += (size_t)n;
+    }
+}
+
+/* Groups ----------------------------------------------------------------------------------------
+ */
+
+static int check_list(const struct pf_comm *parent, const int *ranks, int n, const char *name)
+{
+    if (n < 1 || n > parent->size) {
+        return pf_fail(PF_EINVAL, "group '%s' of %d ranks cut from '%s' of %d", name, n,
+                       parent->name, parent->size);
+    }
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= parent->size) {
+            return pf_fail(PF_EINVAL, "group '%s' has rank %d, '%s' has ranks 0 to %d", name,
+                           ranks[i], parent->name, parent->size - 1);
+        }
+        for (int j = 0; j < i; j++) {
+            if (ranks[i] == ranks[j]) {
+                return pf_fail(PF_EINVAL, "group '%s' has rank %d twice", name, ranks[i]);
+            }
+        }
+    }
+    return 0;
+}
+
+static struct group *find_group(const struct pf_comm *parent, const int *ranks, int n)
+{
+    struct pf_comm_groups *groups = parent->world->groups;
+
+    for (size_t i = 0; i < groups->n; i++) {
+        struct group *group = &groups->entries[i];
+        if (group->parent == parent && group->n == n &&
+            memcmp(group->ranks, ranks, (size_t)n * sizeof *ranks) == 0) {
+            return group;
+        }
+    }
+    return NULL;
+}
+
+static int reserve_entry(struct pf_comm_groups *groups)
+{
+    if (groups->n < groups->capacity) {
+        return 0;
+    }
+    const size_t capacity = groups->capacity ? 2 * groups->capacity : 16;
+    struct group *entries = pf_realloc_array(groups->entries, capacity, sizeof *entries);
+    if (!entries) {
+        return PF_ENOMEM;
+    }
+    groups->entries = entries;
+    groups->capacity = capacity;
+    return 0;
+}
+
+/* Everything that parent's ranks must agree on before they make the group. */
+static uint64_t group_hash(const struct pf_comm *parent, const int *ranks, int n, const char *name)
+{
+    const uint64_t parts[] = {parent->uid, parent->order_hash, pf_hash_string(name),
+                              pf_hash_bytes(ranks, (size_t)n * sizeof *ranks)};
+
+    return pf_hash_bytes(parts, sizeof parts);
+}
+
+static int make_group(struct pf_comm *parent, struct group *group, const char *name)
+{
+    const uint64_t hash = group_hash(parent, group->ranks, group->n, name);
+    char what[160];
+
+    snprintf(what, sizeof what, "the list of ranks of group '%s'", name);
+    PF_TRY(pf_comm_same(parent, &hash, sizeof hash, what));
+    PF_TRY(parent->ops->split(parent, group->ranks, group->n, name, &group->comm));
+    parent->order_hash = hash;
+    if (group->comm) {
+        group->comm->uid = hash;
+    }
+    return 0;
+}
+
+int pf_comm_split(struct pf_comm *parent, const int *ranks, int n, const char *name,
+                  struct pf_comm **group_out)
+{
+    struct pf_comm_groups *groups = parent->world->groups;
+
+    PF_TRY(check_list(parent, ranks, n, name));
+    const struct group *known = find_group(parent, ranks, n);
+    if (known) {
+        *group_out = known->comm;
+        return 0;
+    }
+    struct group group = {.parent = parent, .n = n};
+    int err = reserve_entry(groups);
+    if (!err) {
+        group.ranks = pf_calloc_array((size_t)n, sizeof *ranks);
+        err = group.ranks ? 0 : PF_ENOMEM;
+    }
+    PF_TRY_GOTO(pf_comm_all_agree(parent, err, NULL), out);
+    memcpy(group.ranks, ranks, (size_t)n * sizeof *ranks);
+    PF_TRY_GOTO(make_group(parent, &group, name), out);
+    groups->entries[groups->n++] = group;
+    *group_out = group.comm;
+    return 0;
+
+out:
+    pf_free(group.ranks);
+    return err;
+}
+
+int pf_comm_count(const struct pf_comm *comm)
+{
+    const struct pf_comm_groups *groups = comm->world->groups;
+    int n = 1;
+
+    for (size_t i = 0; i < groups->n; i++) {
+        n += groups->entries[i].comm != NULL;
+    }
+    return n;
+}
+
+uint64_t pf_comm_order_hash(const struct pf_comm *parent)
+{
+    return parent->order_hash;
+}
+
+int pf_comm_reserve(struct pf_comm *comm, size_t bytes)
+{
+    return comm->world->ops->reserve(comm->world, bytes);
+}
+
+/* Collectives -----------------------------------------------------------------------------------
+ */
+
+/* What a call is, from its start to its end. */
+struct call {
+    struct pf_comm *comm;
+    enum pf_comm_kind kind;
+    double start;
+};
+
+static struct call begin(struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes)
+{
+    comm->sequence++;
+    comm->stats.calls[kind]++;
+    comm->stats.bytes[kind] += bytes;
+    return (struct call){comm, kind, pf_time_monotonic()};
+}
+
+static int end(struct call call, int err)
+{
+    call.comm->stats.seconds[call.kind] += pf_time_monotonic() - call.start;
+    return err;
+}
+
+/* Open groups and collectives do not mix. */
+static int check_closed(const struct pf_comm *comm, enum pf_comm_kind kind)
+{
+    if (comm->world->open_group) {
+        return pf_fail(PF_EINVAL, "%s inside a group of sends and receives of '%s'",
+                       kind_names[kind], comm->world->open_group->name);
+    }
+    return 0;
+}
+
+static int check_root(const struct pf_comm *comm, int root)
+{
+    if (root < 0 || root >= comm->size) {
+        return pf_fail(PF_EINVAL, "rank %d of group '%s', which has %d", root, comm->name,
+                       comm->size);
+    }
+    return 0;
+}
+
+static int check_reduction(const struct pf_comm *comm, enum pf_comm_kind kind, size_t count,
+                           enum pf_comm_dtype dtype, enum pf_comm_op op, size_t *bytes_out)
+{
+    if ((unsigned)dtype >= PF_COMM_DTYPE_COUNT || (unsigned)op >= PF_COMM_OP_COUNT ||
+        !pf_comm_op_applies(dtype, op)) {
+        return pf_fail(PF_EINVAL, "%s cannot apply operation %d to dtype %d", kind_names[kind],
+                       (int)op, (int)dtype);
+    }
+    if (!pf_mul_size(count, pf_comm_dtype_bytes(dtype), bytes_out)) {
+        return pf_fail(PF_EINVAL, "%s of %zu elements overflows", kind_names[kind], count);
+    }
+    return check_closed(comm, kind);
+}
+
+int pf_comm_all_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
+                       enum pf_comm_op op)
+{
+    size_t bytes;
+
+    PF_TRY(check_reduction(comm, PF_COMM_ALL_REDUCE, count, dtype, op, &bytes));
+    const struct call call = begin(comm, PF_COMM_ALL_REDUCE, bytes);
+    return end(call, comm->ops->all_reduce(comm, buf, count, dtype, op));
+}
+
+int pf_comm_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
+                   enum pf_comm_op op, int root)
+{
+    size_t bytes;
+
+    PF_TRY(check_reduction(comm, PF_COMM_REDUCE, count, dtype, op, &bytes));
+    PF_TRY(check_root(comm, root));
+    const struct call call = begin(comm, PF_COMM_REDUCE, bytes);
+    return end(call, comm->ops->reduce(comm, buf, count, dtype, op, root));
+}
+
+int pf_comm_reduce_scatter(struct pf_comm *comm, const void *send, void *recv, size_t count,
+                           enum pf_comm_dtype dtype, enum pf_comm_op op)
+{
+    size_t bytes, all;
+
+    PF_TRY(check_reduction(comm, PF_COMM_REDUCE_SCATTER, count, dtype, op, &bytes));
+    if (!pf_mul_size(bytes, (size_t)comm->size, &all)) {
+        return pf_fail(PF_EINVAL, "reduce_scatter of %zu elements a rank overflows", count);
+    }
+    const struct call call = begin(comm, PF_COMM_REDUCE_SCATTER, all);
+    return end(call, comm->ops->reduce_scatter(comm, send, recv, count, dtype, op));
+}
+
+int pf_comm_all_gather_v(struct pf_comm *comm, const void *send, void *recv, const size_t *bytes,
+                         const size_t *offsets)
+{
+    PF_TRY(check_closed(comm, PF_COMM_ALL_GATHER));
+    const struct call call = begin(comm, PF_COMM_ALL_GATHER, bytes[comm->rank]);
+    return end(call, comm->ops->all_gather(comm, send, recv, bytes, offsets));
+}
+
+/* Sizes and offsets of rows of equal length: bytes at even[r], offsets at even[size + r]. */
+static int set_even(struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes)
+{
+    size_t all;
+
+    if (!pf_mul_size(bytes, (size_t)comm->size, &all)) {
+        return pf_fail(PF_EINVAL, "%s of %zu bytes a rank overflows", kind_names[kind], bytes);
+    }
+    for (int r = 0; r < comm->size; r++) {
+        comm->even[r] = bytes;
+        comm->even[comm->size + r] = (size_t)r * bytes;
+    }
+    return 0;
+}
+
+int pf_comm_all_gather(struct pf_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    PF_TRY(set_even(comm, PF_COMM_ALL_GATHER, bytes));
+    return pf_comm_all_gather_v(comm, send, recv, comm->even, comm->even + comm->size);
+}
+
+int pf_comm_broadcast(struct pf_comm *comm, void *buf, size_t bytes, int root)
+{
+    PF_TRY(check_closed(comm, PF_COMM_BROADCAST));
+    PF_TRY(check_root(comm, root));
+    const struct call call = begin(comm, PF_COMM_BROADCAST, bytes);
+    return end(call, comm->ops->broadcast(comm, buf, bytes, root));
+}
+
+int pf_comm_all_to_all_v(struct pf_comm *comm, const void *send, const size_t *send_bytes,
+                         const size_t *send_offsets, void *recv, const size_t *recv_bytes,
+                         const size_t *recv_offsets)
+{
+    size_t bytes = 0;
+
+    PF_TRY(check_closed(comm, PF_COMM_ALL_TO_ALL));
+    for (int r = 0; r < comm->size; r++) {
+        bytes += send_bytes[r];
+    }
+    const struct call call = begin(comm, PF_COMM_ALL_TO_ALL, bytes);
+    return end(call, comm->ops->all_to_all(comm, send, send_bytes, send_offsets, recv, recv_bytes,
+                                           recv_offsets));
+}
+
+int pf_comm_all_to_all(struct pf_comm *comm, const void *send, void *recv, size_t bytes)
+{
+    const size_t *even = comm->even;
+
+    PF_TRY(set_even(comm, PF_COMM_ALL_TO_ALL, bytes));
+    return pf_comm_all_to_all_v(comm, send, even, even + comm->size, recv, even, even + comm->size);
+}
+
+int pf_comm_barrier(struct pf_comm *comm)
+{
+    PF_TRY(check_closed(comm, PF_COMM_BARRIER));
+    const struct call call = begin(comm, PF_COMM_BARRIER, 0);
+    return end(call, comm->ops->barrier(comm));
+}
+
+/* Point to point --------------------------------------------------------------------------------
+ */
+
+static int check_message(const struct pf_comm *comm, enum pf_comm_kind kind, int peer, int tag)
+{
+    const struct pf_comm *open_group = comm->world->open_group;
+
+    PF_TRY(check_root(comm, peer));
+    if (open_group && open_group != comm) {
+        return pf_fail(PF_EINVAL, "%s in '%s' inside a group of '%s'", kind_names[kind], comm->name,
+                       open_group->name);
+    }
+    if (tag < 0 || tag > PF_COMM_MAX_TAG) {
+        return pf_fail(PF_EINVAL, "%s with tag %d, allowed are 0 to %d", kind_names[kind], tag,
+                       PF_COMM_MAX_TAG);
+    }
+    if (peer == comm->rank && open_group != comm) {
+        return pf_fail(PF_EINVAL, "%s of rank %d with itself would wait for ever", kind_names[kind],
+                       comm->world_ranks[peer]);
+    }
+    return 0;
+}
+
+/* Messages between two ranks are not counted in the sequence, which all ranks share. */
+static struct call begin_message(struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes)
+{
+    comm->stats.calls[kind]++;
+    comm->stats.bytes[kind] += bytes;
+    return (struct call){comm, kind, pf_time_monotonic()};
+}
+
+int pf_comm_send(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag)
+{
+    PF_TRY(check_message(comm, PF_COMM_SEND, peer, tag));
+    const struct call call = begin_message(comm, PF_COMM_SEND, bytes);
+    return end(call, comm->ops->send(comm, buf, bytes, peer, tag));
+}
+
+int pf_comm_recv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag)
+{
+    PF_TRY(check_message(comm, PF_COMM_RECV, peer, tag));
+    const struct call call = begin_message(comm, PF_COMM_RECV, bytes);
+    return end(call, comm->ops->recv(comm, buf, bytes, peer, tag));
+}
+
+int pf_comm_group_start(struct pf_comm *comm)
+{
+    PF_TRY(check_closed(comm, PF_COMM_GROUP));
+    PF_TRY(comm->ops->group_start(comm));
+    comm->world->open_group = comm;
+    return 0;
+}
+
+int pf_comm_group_end(struct pf_comm *comm)
+{
+    if (comm->world->open_group != comm) {
+        return pf_fail(PF_EINVAL, "the end of a group of '%s' that was not begun", comm->name);
+    }
+    const struct call call = begin_message(comm, PF_COMM_GROUP, 0);
+    comm->world->open_group = NULL;
+    return end(call, comm->ops->group_end(comm));
+}
+
+/* Agreement -------------------------------------------------------------------------------------
+ */
+
+/* The lowest rank for which `holds`, or -1. */
+static int lowest_rank(struct pf_comm *comm, bool holds, int *lowest_out)
+{
+    int64_t lowest = holds ? comm->rank : INT64_MAX;
+
+    PF_TRY(pf_comm_all_reduce(comm, &lowest, 1, PF_COMM_I64, PF_COMM_MIN));
+    *lowest_out = lowest == INT64_MAX ? -1 : (int)lowest;
+    return 0;
+}
+
+/* Everybody takes over the record of `failed`; returns its code, or that of a failing exchange. */
+static int take_over(struct pf_comm *comm, int err, int failed)
+{
+    struct {
+        int32_t code;
+        char message[1020];
+    } record = {.code = err};
+    int other;
+
+    snprintf(record.message, sizeof record.message, "%s", pf_error_message());
+    PF_TRY(pf_comm_broadcast(comm, &record, sizeof record, failed));
+    record.message[sizeof record.message - 1] = '\0';
+    PF_TRY(lowest_rank(comm, err != record.code, &other));
+    if (other < 0) { /* all alike: nobody's own fault */
+        pf_fail(record.code, "%s", record.message);
+    } else {
+        pf_fail(record.code, "rank %d: %s", comm->world_ranks[failed], record.message);
+    }
+    pf_comm_shared_fault(comm->rank == 0);
+    return record.code;
+}
+
+int pf_comm_all_agree(struct pf_comm *comm, int err, int *rank_out)
+{
+    int failed;
+
+    if (err && comm->world->broken) {
+        return err;
+    }
+    PF_TRY(lowest_rank(comm, err != 0, &failed));
+    if (rank_out) {
+        *rank_out = failed;
+    }
+    return failed < 0 ? 0 : take_over(comm, err, failed);
+}
+
+int pf_comm_same(struct pf_comm *comm, const void *bytes, size_t n, const char *what)
+{
+    struct {
+        uint64_t n;
+        struct pf_digest digest;
+    } mine = {.n = n, .digest = pf_digest_of(bytes, n)}, first = mine;
+    int differs;
+
+    PF_TRY(pf_comm_broadcast(comm, &first, sizeof first, 0));
+    const bool equal = first.n == mine.n && pf_digest_equal(&first.digest, &mine.digest);
+    PF_TRY(lowest_rank(comm, !equal, &differs));
+    if (differs < 0) {
+        return 0;
+    }
+    pf_fail(PF_EDISAGREE, "%s differs between rank %d and rank %d", what, comm->world_ranks[0],
+            comm->world_ranks[differs]);
+    pf_comm_shared_fault(comm->rank == 0);
+    return PF_EDISAGREE;
+}

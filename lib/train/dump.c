@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dumps: whole tensors of a step under output_dir/dump/step-000001/, the same whatever the layout, for
+ * comparison with another program: logits.safetensors (logits [B,S,V]), hidden.safetensors
+ * (hidden.embed, hidden.layer.i, hidden.final_norm [B,S,H]), grads.safetensors (the mean gradient
+ * before clipping under Hugging Face names). B is the global batch in its order. Rank 0 writes; the
+ * others send it their micro-batches. A dump may allocate.
+ */
+#include "train_internal.h"
+
+#include <pf/error.h>
+#include <pf/mem.h>
+#include <pf/safetensors.h>
+
+#include <stdio.h>
+
+struct dump {
+    char *dir;
+    struct pf_st_writer *logits, *hidden; /* NULL: not asked for, or not rank 0 */
+    float *buffer; /* one micro-batch of the widest tensor */
+};
+
+bool train_dump_due(const struct pf_trainer *t)
+{
+    for (int64_t i = 0; i < t->config->n_dump_steps; i++) {
+        if (t->config->dump_steps[i] == t->step) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int writer_begin(const char *dir, const char *name, struct pf_st_writer *w)
+{
+    char *const path = pf_path_join(dir, name);
+
+    if (!path) {
+        return PF_ENOMEM;
+    }
+    const int err = pf_st_writer_begin(w, path);
+    pf_free(path);
+    return err;
+}
+
+static int add(struct pf_trainer *t, struct pf_st_writer *w, const char *name, int64_t width)
+{
+    const uint64_t shape[] = {(uint64_t)t->config->global_train_batch_size,
+                              (uint64_t)t->config->max_seq_length, (uint64_t)width};
+
+    return pf_st_writer_add_tensor(w, name, PF_DTYPE_F32, 3, shape, NULL);
+}
+
+static int open_logits(struct pf_trainer *t, struct dump *d)
+{
+    PF_TRY(pf_st_writer_new(&d->logits));
+    PF_TRY(add(t, d->logits, "logits", t->spec.vocab_size));
+    return writer_begin(d->dir, "logits.safetensors", d->logits);
+}
+
+/* Tensor i of hidden.safetensors, in the order in which they are added. */
+static void hidden_name(const struct pf_trainer *t, int64_t i, char name[64])
+{
+    if (i == 0) {
+        snprintf(name, 64, "hidden.embed");
+    } else if (i <= t->spec.n_layers) {
+        snprintf(name, 64, "hidden.layer.%lld", (long long)i - 1);
+    } else {
+        snprintf(name, 64, "hidden.final_norm");
+    }
+}
+
+static int open_hidden(struct pf_trainer *t, struct dump *d)
+{
+    PF_TRY(pf_st_writer_new(&d->hidden));
+    for (int64_t i = 0; i < t->spec.n_layers + 2; i++) {
+        char name[64];
+        hidden_name(t, i, name);
+        PF_TRY(add(t, d->hidden, name, t->spec.hidden));
+    }
+    return writer_begin(d->dir, "hidden.safetensors", d->hidden);
+}
+
+static void dump_free(struct dump *d)
+{
+    if (d) {
+        pf_st_writer_free(d->logits);
+        pf_st_writer_free(d->hidden);
+        pf_free(d->buffer);
+        pf_free(d->dir);
+        pf_free(d);
+    }
+}
+
+int train_dump_begin(struct pf_trainer *t)
+{
+    struct dump *const d = pf_alloc(sizeof *d);
+    const int64_t width =
+        t->spec.vocab_size > t->spec.hidden ? t->spec.vocab_size : t->spec.hidden;
+    int err = 0;
+
+    if (!d) {
+        return PF_ENOMEM;
+    }
+    t->dump = d;
+    d->buffer = pf_calloc_array((size_t)(pf_model_n_tokens(t->model) * width), sizeof(float));
+    if (!d->buffer) {
+        return PF_ENOMEM;
+    }
+    if (pf_comm_rank(t->dp) == 0) {
+        d->dir = pf_asprintf("%s/dump/step-%06lld", t->config->output_dir, (long long)t->step);
+        err = d->dir ? pf_rmtree(d->dir) : PF_ENOMEM; /* a resumed run writes it again */
+        err = err ? err : pf_mkdirs(d->dir);
+        if (!err && (t->config->dump & PF_DUMP_LOGITS)) {
+            err = open_logits(t, d);
+        }
+        if (!err && (t->config->dump & PF_DUMP_HIDDEN)) {
+            err = open_hidden(t, d);
+        }
+    }
+    return pf_comm_all_agree(t->dp, err, NULL);
+}
+
+/* Every rank gives one micro-batch [b,S,width] of tensor `name`; rank 0 puts each where it belongs.
+ * buffer may be data. */
+static int gather(struct pf_trainer *t, struct pf_st_writer *w, size_t tensor, int micro,
+                  const float *data, int64_t width)
+{
+    const size_t bytes = (size_t)(pf_model_n_tokens(t->model) * width) * sizeof(float);
+
+    if (t->dp_rank != 0) {
+        return pf_comm_send(t->dp, data, bytes, 0, 0);
+    }
+    for (int r = 0; r < t->dp_size; r++) {
+        const uint64_t at = ((uint64_t)micro * (uint64_t)t->dp_size + (uint64_t)r) * bytes;
+        if (r > 0) {
+            PF_TRY(pf_comm_recv(t->dp, t->dump->buffer, bytes, r, 0));
+        }
+        PF_TRY(pf_st_writer_write(w, tensor, at, r > 0 ? t->dump->buffer : data, bytes));
+    }
+    return 0;
+}
+
+int train_dump_micro(struct pf_trainer *t, int micro, int live)
+{
+    struct dump *const d = t->dump;
+
+    if (t->config->dump & PF_DUMP_LOGITS) {
+        PF_TRY(pf_model_logits(t->model, live, d->buffer));
+        PF_TRY(gather(t, d->logits, 0, micro, d->buffer, t->spec.vocab_size));
+    }
+    if (t->config->dump & PF_DUMP_HIDDEN) {
+        for (int64_t i = 0; i < t->spec.n_layers + 2; i++) {
+            const float *const h = i <= t->spec.n_layers ? pf_model_hidden(t->model, live, i)
+                                                         : pf_model_final_norm(t->model, live);
+            PF_TRY(gather(t, d->hidden, (size_t)i, micro, h, t->spec.hidden));
+        }
+    }
+    return 0;
+}
+
+static int write_grads(struct pf_trainer *t, struct pf_st_writer *w, double scale)
+{
+    size_t n_added = 0;
+
+    for (int64_t i = 0; i < t->table->n_rows; i++) {
+        const struct pf_tensor_row *const row = &t->table->rows[i];
+        uint64_t shape[PF_TENSOR_MAX_DIMS];
+        for (int d = 0; d < row->n_dims; d++) {
+            shape[d] = (uint64_t)row->shape[d];
+        }
+        if (row->tied_to < 0 && t->layout->grad_at[i] >= 0) {
+            PF_TRY(pf_st_writer_add_tensor(w, row->name, PF_DTYPE_F32, row->n_dims, shape, NULL));
+        }
+    }
+    PF_TRY(writer_begin(t->dump->dir, "grads.safetensors", w));
+    for (int64_t i = 0; i < t->table->n_rows; i++) {
+        const int64_t n = t->layout->count[i], g = t->layout->grad_at[i];
+        if (t->table->rows[i].tied_to >= 0 || g < 0) {
+            continue;
+        }
+        float *const mean = pf_calloc_array((size_t)n, sizeof *mean);
+        if (!mean) {
+            return PF_ENOMEM;
+        }
+        for (int64_t j = 0; j < n; j++) {
+            mean[j] = (float)(t->grads[g + j] * scale);
+        }
+        const int err = pf_st_writer_write(w, n_added++, 0, mean, (uint64_t)n * sizeof *mean);
+        pf_free(mean);
+        PF_TRY(err);
+    }
+    return pf_st_writer_finish(w, false);
+}
+
+int train_dump_grads(struct pf_trainer *t, double scale)
+{
+    struct pf_st_writer *w = NULL;
+    int err;
+
+    if (t->dp_rank != 0 || !(t->config->dump & PF_DUMP_GRADS)) {
+        return 0;
+    }
+    PF_TRY(pf_st_writer_new(&w));
+    err = write_grads(t, w, scale);
+    pf_st_writer_free(w);
+    return err;
+}
+
+int train_dump_end(struct pf_trainer *t)
+{
+    struct dump *const d = t->dump;
+    int err = 0;
+
+    if (d && d->logits) {
+        err = pf_st_writer_finish(d->logits, false);
+    }
+    if (d && d->hidden && !err) {
+        err = pf_st_writer_finish(d->hidden, false);
+    }
+    dump_free(d);
+    t->dump = NULL;
+    return err;
+}

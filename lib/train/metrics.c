@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metrics.jsonl (INTERFACE.md, schema 1) and one aligned line a logged step on stderr. */
+#include "train_internal.h"
+
+#include <pf/error.h>
+#include <pf/json.h>
+#include <pf/log.h>
+#include <pf/mem.h>
+
+#include <string.h>
+
+/* The step of a line of metrics.jsonl, or -1 where it has none. */
+static int64_t step_of_line(const char *line, size_t len)
+{
+    struct pf_json *doc = NULL;
+    int64_t step = -1;
+
+    if (pf_json_parse_text(line, len, "metrics.jsonl", &doc) != 0 ||
+        pf_json_i64(doc, "step", -1, &step) != 0) {
+        pf_error_clear();
+    }
+    pf_json_free(doc);
+    return step;
+}
+
+/* A resume drops the lines of steps that will run again: all from the first such line on. A last line
+ * without its end, from a killed run, goes too. */
+static int keep_until(const char *path, int64_t step, uint64_t *bytes_out)
+{
+    char *text = NULL;
+    size_t len = 0, at = 0;
+
+    if (!pf_path_exists(path)) {
+        *bytes_out = UINT64_MAX;
+        return 0;
+    }
+    PF_TRY(pf_file_read_all(path, 0, &text, &len));
+    while (at < len) {
+        const char *const end = memchr(text + at, '\n', len - at);
+        if (!end || step_of_line(text + at, (size_t)(end - (text + at))) > step) {
+            break;
+        }
+        at = (size_t)(end - text) + 1;
+    }
+    pf_free(text);
+    *bytes_out = at;
+    return 0;
+}
+
+int train_metrics_open(struct pf_trainer *t)
+{
+    struct metrics *const m = &t->metrics;
+    uint64_t keep;
+
+    pf_str_init(&m->line);
+    if (pf_comm_rank(t->world) != 0) {
+        return 0;
+    }
+    char *const path = pf_path_join(t->config->output_dir, "metrics.jsonl");
+    if (!path) {
+        return PF_ENOMEM;
+    }
+    int err = t->resume ? keep_until(path, t->step, &keep) : 0;
+    if (!err) {
+        err = pf_line_file_open(path, t->resume ? keep : 0, &m->file);
+    }
+    m->enabled = err == 0;
+    pf_free(path);
+    return err;
+}
+
+void train_metrics_close(struct pf_trainer *t)
+{
+    if (t->metrics.enabled) {
+        pf_line_file_close(&t->metrics.file);
+        t->metrics.enabled = false;
+    }
+    pf_str_release(&t->metrics.line);
+}
+
+static struct pf_json_out line_begin(struct pf_trainer *t)
+{
+    struct pf_json_out out;
+
+    pf_str_clear(&t->metrics.line);
+    pf_json_out_init(&out, &t->metrics.line, 0);
+    pf_json_out_object_begin(&out);
+    return out;
+}
+
+static int line_end(struct pf_trainer *t, struct pf_json_out *out)
+{
+    pf_json_out_object_end(out);
+    PF_TRY(pf_json_out_finish(out));
+    return pf_line_file_add(&t->metrics.file, t->metrics.line.text);
+}
+
+static int64_t n_parameters(const struct pf_trainer *t)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < t->table->n_rows; i++) {
+        n += t->table->rows[i].tied_to < 0 ? pf_tensor_row_count(&t->table->rows[i]) : 0;
+    }
+    return n;
+}
+
+int train_metrics_start(struct pf_trainer *t)
+{
+    if (!t->metrics.enabled) {
+        return 0;
+    }
+    struct pf_json_out out = line_begin(t);
+    pf_json_out_member_string(&out, "event", "start");
+    pf_json_out_member_i64(&out, "schema", 1);
+    pf_json_out_member_i64(&out, "world_size", pf_comm_size(t->world));
+    pf_json_out_key(&out, "mesh");
+    pf_json_out_object_begin(&out);
+    for (int a = 0; a < PF_AXIS_COUNT; a++) {
+        pf_json_out_member_i64(&out, pf_axis_name((enum pf_axis)a), t->table->mesh.degree[a]);
+    }
+    pf_json_out_object_end(&out);
+    pf_json_out_member_i64(&out, "parameters", n_parameters(t));
+    pf_json_out_member_i64(&out, "total_steps", t->total_steps);
+    pf_json_out_member_i64(&out, "global_batch_sequences", t->config->global_train_batch_size);
+    pf_json_out_key(&out, "data_entropy");
+    pf_json_out_f64(&out, pf_data_entropy(t->data) >= 0 ? pf_data_entropy(t->data) : 0.0 / 0.0);
+    pf_json_out_key(&out, "resumed_from");
+    if (t->resume) {
+        pf_json_out_i64(&out, t->step);
+    } else {
+        pf_json_out_null(&out);
+    }
+    return line_end(t, &out);
+}
+
+int train_metrics_step(struct pf_trainer *t, const struct step_result *r)
+{
+    const struct pf_config *const c = t->config;
+    const double rate = (double)r->tokens / r->seconds;
+    const double flops = pf_model_step_flops(&t->spec, c->global_train_batch_size, c->max_seq_length);
+    const double mfu = t->peak_flops > 0
+                           ? flops / r->seconds / (t->peak_flops * pf_comm_size(t->world))
+                           : 0;
+
+    if (!t->metrics.enabled) {
+        return 0;
+    }
+    struct pf_json_out out = line_begin(t);
+    pf_json_out_member_i64(&out, "step", t->step);
+    pf_json_out_member_f64(&out, "loss", r->loss);
+    pf_json_out_member_f64(&out, "grad_norm", r->grad_norm);
+    pf_json_out_member_f64(&out, "learning_rate", r->learning_rate);
+    pf_json_out_member_i64(&out, "tokens", r->tokens);
+    pf_json_out_member_f64(&out, "tokens_per_second", rate);
+    pf_json_out_member_f64(&out, "step_seconds", r->seconds);
+    pf_json_out_member_f64(&out, "mfu", mfu);
+    pf_json_out_member_i64(&out, "peak_memory_bytes", (int64_t)pf_mem_peak_bytes());
+    PF_TRY(line_end(t, &out));
+
+    const double left = (double)(t->total_steps - t->step) * r->seconds;
+    pf_log_info0(NULL, "step %6lld/%lld  loss %8.5f  norm %8.4f  lr %.3e  %8.0f tok/s  mfu %4.1f%%  eta %lld:%02lld:%02lld",
+                 (long long)t->step, (long long)t->total_steps, r->loss, r->grad_norm,
+                 r->learning_rate, rate, 100 * mfu, (long long)left / 3600,
+                 (long long)left / 60 % 60, (long long)left % 60);
+    return 0;
+}
+
+int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double seconds)
+{
+    const double bits = loss / 0.69314718055994530942;
+
+    if (!t->metrics.enabled) {
+        return 0;
+    }
+    struct pf_json_out out = line_begin(t);
+    pf_json_out_member_string(&out, "event", "eval");
+    pf_json_out_member_i64(&out, "step", t->step);
+    pf_json_out_member_f64(&out, "loss", loss);
+    pf_json_out_member_f64(&out, "bits_per_token", bits);
+    pf_json_out_member_i64(&out, "tokens", tokens);
+    pf_json_out_member_f64(&out, "seconds", seconds);
+    PF_TRY(line_end(t, &out));
+    pf_log_info0(NULL, "eval at step %lld  loss %.5f  %.4f bits a token over %lld tokens",
+                 (long long)t->step, loss, bits, (long long)tokens);
+    return 0;
+}
+
+int train_metrics_save(struct pf_trainer *t, double seconds, uint64_t bytes)
+{
+    if (!t->metrics.enabled) {
+        return 0;
+    }
+    struct pf_json_out out = line_begin(t);
+    pf_json_out_member_string(&out, "event", "save");
+    pf_json_out_member_i64(&out, "step", t->step);
+    pf_json_out_member_f64(&out, "seconds", seconds);
+    pf_json_out_member_f64(&out, "stall_seconds", seconds);
+    pf_json_out_member_i64(&out, "bytes", (int64_t)bytes);
+    PF_TRY(line_end(t, &out));
+    pf_log_info0(NULL, "saved checkpoint-%06lld  %.1f MB in %.2f s", (long long)t->step,
+                 (double)bytes / 1e6, seconds);
+    return 0;
+}
+
+int train_metrics_event(struct pf_trainer *t, const char *event, const char *key, const char *text)
+{
+    if (!t->metrics.enabled) {
+        return 0;
+    }
+    struct pf_json_out out = line_begin(t);
+    pf_json_out_member_string(&out, "event", event);
+    pf_json_out_member_i64(&out, "step", t->step);
+    pf_json_out_member_string(&out, key, text);
+    return line_end(t, &out);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop: steps, evaluation, saving, stopping. */
+#include "train_internal.h"
+
+#include <pf/error.h>
+#include <pf/log.h>
+#include <pf/mem.h>
+#include <pf/time.h>
+
+#include <signal.h>
+#include <stdio.h>
+
+static volatile sig_atomic_t stop_asked;
+
+void pf_trainer_ask_stop(void)
+{
+    stop_asked = 1;
+}
+
+/* A stop file is another shell's wish; rank 0 looks for it, takes it away, and tells the others. */
+static int agree_on_stop(struct pf_trainer *t)
+{
+    int64_t stop = stop_asked;
+
+    if (pf_comm_rank(t->world) == 0) {
+        char *const path = pf_path_join(t->config->output_dir, PF_STOP_FILE);
+        if (path && remove(path) == 0) {
+            stop = 1;
+        }
+        pf_free(path);
+    }
+    PF_TRY(pf_comm_all_reduce(t->world, &stop, 1, PF_COMM_I64, PF_COMM_MAX));
+    t->stopping = stop != 0;
+    return 0;
+}
+
+static bool every(int64_t step, int64_t interval)
+{
+    return interval > 0 && step % interval == 0;
+}
+
+static int evaluate(struct pf_trainer *t)
+{
+    const double started = pf_time_monotonic();
+    double loss;
+    int64_t tokens;
+
+    if (!t->eval_data) {
+        return 0;
+    }
+    PF_TRY(train_evaluate(t, &loss, &tokens));
+    return train_metrics_eval(t, loss, tokens, pf_time_monotonic() - started);
+}
+
+static int after_step(struct pf_trainer *t, const struct step_result *result)
+{
+    const struct pf_config *const c = t->config;
+
+    if (every(t->step, c->logging_steps) || t->step == 1 || t->step == t->total_steps) {
+        PF_TRY(train_metrics_step(t, result));
+    }
+    if (every(t->step, c->eval_steps) && t->step < t->total_steps) {
+        PF_TRY(evaluate(t));
+    }
+    if (every(t->step, c->save_steps)) {
+        PF_TRY(train_save(t));
+    }
+    if (every(t->step, c->save_hf_steps)) {
+        char name[64];
+        snprintf(name, sizeof name, "hf-%06lld", (long long)t->step);
+        PF_TRY(train_export(t, name));
+    }
+    return agree_on_stop(t);
+}
+
+static int finish(struct pf_trainer *t)
+{
+    if (t->stopping && t->step < t->total_steps) {
+        if (t->saved_step != t->step) {
+            PF_TRY(train_save(t));
+        }
+        pf_log_info0(NULL, "stopped after step %lld of %lld", (long long)t->step,
+                     (long long)t->total_steps);
+        return train_metrics_event(t, "end", "reason", "signal");
+    }
+    PF_TRY(evaluate(t));
+    if (t->config->save_steps > 0 && t->saved_step != t->step) {
+        PF_TRY(train_save(t));
+    }
+    PF_TRY(train_export(t, "hf"));
+    return train_metrics_event(t, "end", "reason", "done");
+}
+
+int pf_trainer_run(struct pf_trainer *t)
+{
+    PF_TRY(train_metrics_start(t));
+    if (t->config->eval_only) {
+        PF_TRY(evaluate(t));
+        return train_metrics_event(t, "end", "reason", "done");
+    }
+    while (t->step < t->total_steps && !t->stopping) {
+        struct step_result result;
+        PF_TRY(train_step(t, &result));
+        PF_TRY(after_step(t, &result));
+    }
+    return finish(t);
+}

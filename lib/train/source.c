@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a run's model comes from: a Hugging Face directory, a bare config.json, an inline config, or
+ * the checkpoint that is resumed. */
+#include "train_internal.h"
+
+#include <pf/error.h>
+#include <pf/family.h>
+#include <pf/json.h>
+#include <pf/log.h>
+#include <pf/mem.h>
+
+#include <string.h>
+
+/* The config with the dtype of this run's weights and the tie as it is trained: what an export must
+ * say, or a loader would round or tie again. Other members are kept as they are. */
+static int rewrite_config(const char *text, enum pf_dtype dtype, bool tied, char **text_out)
+{
+    struct pf_json *doc = NULL;
+    struct pf_json_out out;
+    struct pf_str s;
+    int err;
+
+    pf_str_init(&s);
+    PF_TRY_GOTO(pf_json_parse_text(text, strlen(text), "model config", &doc), out);
+    pf_json_out_init(&out, &s, 2);
+    pf_json_out_object_begin(&out);
+    for (size_t i = 0; i < pf_json_n(doc); i++) {
+        const char *const key = pf_json_key(doc, i);
+        if (strcmp(key, "dtype") == 0 || strcmp(key, "torch_dtype") == 0) {
+            pf_json_out_member_string(&out, key, pf_dtype_torch_name(dtype));
+        } else if (strcmp(key, "tie_word_embeddings") != 0) {
+            pf_json_out_key(&out, key);
+            pf_json_out_node(&out, pf_json_child(doc, i));
+        }
+    }
+    pf_json_out_member_bool(&out, "tie_word_embeddings", tied);
+    pf_json_out_object_end(&out);
+    PF_TRY_GOTO(pf_json_out_finish(&out), out);
+    pf_str_append_char(&s, '\n');
+    *text_out = pf_str_steal(&s);
+    err = *text_out ? 0 : PF_ENOMEM;
+out:
+    pf_str_release(&s);
+    pf_json_free(doc);
+    return err;
+}
+
+static int read_spec(const char *text, const char *name, struct pf_model_spec *spec_out)
+{
+    struct pf_json *doc = NULL;
+    int err;
+
+    PF_TRY(pf_json_parse_text(text, strlen(text), name, &doc));
+    err = pf_family_read_config(doc, spec_out);
+    pf_json_free(doc);
+    return err;
+}
+
+/* The text of the model's configuration; sets model_dir where it is a directory. */
+static int read_config_text(struct pf_trainer *t, char **text_out, char **name_out)
+{
+    const struct pf_config *const c = t->config;
+    size_t len;
+
+    if (t->resume) {
+        if (!t->resume->config_json) {
+            return pf_fail(PF_EFORMAT, "'%s' does not say which model it holds", t->resume_path);
+        }
+        *text_out = pf_strdup(t->resume->config_json);
+        *name_out = pf_strdup(t->resume_path);
+    } else if (c->model_json) {
+        *text_out = pf_strdup(c->model_json);
+        *name_out = pf_strdup("model");
+    } else {
+        if (pf_path_is_dir(c->model_name_or_path)) {
+            *name_out = pf_path_join(c->model_name_or_path, "config.json");
+        } else {
+            *name_out = pf_strdup(c->model_name_or_path);
+        }
+        return *name_out ? pf_file_read_all(*name_out, (size_t)1 << 26, text_out, &len) : PF_ENOMEM;
+    }
+    return *text_out && *name_out ? 0 : PF_ENOMEM;
+}
+
+/* The names under which a family's file keeps embedding and head. */
+static void embed_names(enum pf_family family, const char **embed_out, const char **head_out)
+{
+    *embed_out = family == PF_FAMILY_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    *head_out = "lm_head.weight";
+}
+
+static int open_weights(struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+    const char *embed, *head, *warning = NULL;
+    bool tied;
+
+    if (c->model_json || !pf_path_is_dir(c->model_name_or_path)) {
+        return pf_fail(PF_EUSAGE,
+                       "there are no weights beside %s: give a model directory, or set from_scratch",
+                       c->model_json ? "an inline model" : c->model_name_or_path);
+    }
+    PF_TRY(pf_ckpt_open(c->model_name_or_path, &t->weights));
+    embed_names(t->spec.family, &embed, &head);
+    PF_TRY(pf_hf_resolve_tie(t->weights, embed, head, t->spec.tied_head, &t->embed_from,
+                             &t->head_from, &tied, &warning));
+    if (warning) {
+        pf_log_warn0("train", "'%s': %s", c->model_name_or_path, warning);
+    }
+    t->spec.tied_head = tied;
+    return 0;
+}
+
+int train_read_model(struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+    char *text = NULL, *name = NULL;
+    int err;
+
+    PF_TRY_GOTO(read_config_text(t, &text, &name), out);
+    PF_TRY_GOTO(read_spec(text, name, &t->spec), out);
+    if (!t->resume && !c->from_scratch) {
+        PF_TRY_GOTO(open_weights(t), out);
+    }
+    if (!c->model_json && pf_path_is_dir(c->model_name_or_path)) {
+        t->model_dir = pf_strdup(c->model_name_or_path);
+    }
+    if (c->max_seq_length > t->spec.max_positions && !t->spec.learned_positions) {
+        pf_log_warn0("train", "max_seq_length %lld is beyond the model's %lld positions",
+                     (long long)c->max_seq_length, (long long)t->spec.max_positions);
+    }
+    PF_TRY_GOTO(rewrite_config(text, c->dtype, t->spec.tied_head, &t->config_json), out);
+out:
+    pf_free(text);
+    pf_free(name);
+    return err;
+}

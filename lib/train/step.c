@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One training step: deal data, run the schedule, reduce, clip, update. */
+#include "train_internal.h"
+
+#include <pf/error.h>
+#include <pf/mem.h>
+#include <pf/time.h>
+
+#include <math.h>
+#include <string.h>
+
+/* Read b sequences from the global position `first` on. */
+static int read_micro(struct pf_data *data, const struct pf_config *c, int64_t first, int64_t b,
+                      struct micro_batch *m)
+{
+    const int64_t s = c->max_seq_length;
+
+    m->first_sequence = first;
+    for (int64_t i = 0; i < b; i++) {
+        int32_t *const first_key = m->first_key ? m->first_key + i * s : NULL;
+        PF_TRY(pf_data_read(data, first + i, m->ids + i * s, m->targets + i * s, first_key));
+        for (int64_t j = 0; first_key && j < s; j++) {
+            m->positions[i * s + j] = (int32_t)(j - first_key[j]);
+        }
+    }
+    return 0;
+}
+
+static int64_t count_targets(const struct micro_batch *m, int64_t n)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        count += m->targets[i] >= 0;
+    }
+    return count;
+}
+
+static struct pf_model_batch batch_of(const struct micro_batch *m, float grad_scale, bool dropout)
+{
+    return (struct pf_model_batch){.ids = m->ids,
+                                   .targets = m->targets,
+                                   .first_key = m->first_key,
+                                   .positions = m->positions,
+                                   .first_sequence = m->first_sequence,
+                                   .grad_scale = grad_scale,
+                                   .dropout = dropout};
+}
+
+/* This rank's micro-batches of the step, and the number of targets over all ranks. */
+static int read_step(struct pf_trainer *t, int64_t *tokens_out)
+{
+    const struct pf_config *const c = t->config;
+    const int64_t b = c->per_device_train_batch_size;
+    int64_t tokens = 0;
+
+    for (int64_t m = 0; m < c->gradient_accumulation_steps; m++) {
+        const int64_t first = t->samples + (m * t->dp_size + t->dp_rank) * b;
+        PF_TRY(read_micro(t->data, c, first, b, &t->micro[m]));
+        tokens += count_targets(&t->micro[m], b * c->max_seq_length);
+    }
+    PF_TRY(pf_comm_all_reduce(t->dp, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));
+    *tokens_out = tokens;
+    return 0;
+}
+
+/* Run this rank's list of the schedule; adds token losses to sum. */
+static int run_schedule(struct pf_trainer *t, float grad_scale, struct pf_exactsum *sum)
+{
+    const struct pf_sched_list *const list = &t->schedule->stages[0];
+    const size_t n_tokens = (size_t)pf_model_n_tokens(t->model);
+
+    for (int i = 0; i < list->n_steps; i++) {
+        const struct pf_sched_step *const step = &list->steps[i];
+        const struct pf_model_batch batch = batch_of(&t->micro[step->micro], grad_scale, true);
+        if (step->kind == PF_SCHED_BACKWARD) {
+            PF_TRY(pf_model_backward(t->model, step->live, &batch));
+            continue;
+        }
+        PF_TRY(pf_model_forward(t->model, step->live, &batch, true, t->token_loss));
+        pf_exactsum_add_array_f32(sum, t->token_loss, n_tokens);
+        if (t->dump) {
+            PF_TRY(train_dump_micro(t, step->micro, step->live));
+        }
+    }
+    return 0;
+}
+
+/* A tied weight kept one accumulator for each use: form their sum, the embedding's use first. */
+static int fold_tied(struct pf_trainer *t)
+{
+    for (int64_t i = 0; i < t->table->n_rows; i++) {
+        const int owner = t->table->rows[i].tied_to;
+        if (owner < 0 || t->layout->grad_at[i] < 0 || t->layout->grad_at[owner] < 0) {
+            continue;
+        }
+        float *const sum = t->grads + t->layout->grad_at[owner];
+        const struct pf_add_args args = {.n = t->layout->count[i],
+                                         .a = sum,
+                                         .b = t->grads + t->layout->grad_at[i],
+                                         .y = sum};
+        PF_TRY(pf_op_add(t->ops, PF_DTYPE_F32, &args));
+    }
+    return 0;
+}
+
+static int all_reduce_sum(struct pf_comm *comm, struct pf_exactsum *sum)
+{
+    pf_exactsum_normalise(sum);
+    return pf_comm_all_reduce(comm, sum, PF_EXACTSUM_N_WORDS, PF_COMM_I64, PF_COMM_SUM);
+}
+
+/* min(1, C / (norm + 1e-6)) as torch.nn.utils.clip_grad_norm_; 1 where clipping is off. */
+static double clip_coefficient(const struct pf_config *c, double norm)
+{
+    const double coefficient = c->max_grad_norm / (norm + 1e-6);
+
+    return c->max_grad_norm > 0 && coefficient < 1 ? coefficient : 1;
+}
+
+static int check_finite(const struct pf_trainer *t, double loss, double norm)
+{
+    if (isfinite(loss) && isfinite(norm)) {
+        return 0;
+    }
+    return pf_fail(PF_ENUMERIC, "step %lld: the %s is not finite; no weight was changed by it",
+                   (long long)t->step, isfinite(loss) ? "gradient norm" : "loss");
+}
+
+int train_step(struct pf_trainer *t, struct step_result *result_out)
+{
+    const struct pf_config *const c = t->config;
+    const double started = pf_time_monotonic();
+    struct pf_exactsum sum;
+    int64_t tokens;
+
+    t->step++;
+    PF_TRY(read_step(t, &tokens));
+    if (train_dump_due(t)) {
+        PF_TRY(train_dump_begin(t));
+    }
+    const double per_token = tokens > 0 ? 1.0 / (double)tokens : 0;
+    const double at_loss = c->pp_delay_scale_loss ? 1 : per_token;
+    const double at_end = c->pp_delay_scale_loss ? per_token : 1;
+
+    memset(t->grads, 0, (size_t)t->layout->grad_elements * sizeof *t->grads);
+    pf_exactsum_init(&sum);
+    PF_TRY(run_schedule(t, (float)at_loss, &sum));
+    PF_TRY(fold_tied(t));
+    PF_TRY(all_reduce_sum(t->dp, &sum));
+    PF_TRY(pf_comm_all_reduce(t->dp, t->grads, (size_t)t->layout->grad_reduced_elements,
+                              PF_COMM_F32, PF_COMM_SUM));
+    if (t->dump) {
+        PF_TRY(train_dump_grads(t, at_end));
+        PF_TRY(train_dump_end(t));
+    }
+    const double loss = pf_exactsum_round(&sum) * per_token;
+    double norm;
+    PF_TRY(train_grad_norm(t, at_end, &norm));
+    PF_TRY(check_finite(t, loss, norm));
+
+    const double lr = train_learning_rate(c, t->step, t->total_steps);
+    PF_TRY(train_update(t, lr, at_end * clip_coefficient(c, norm)));
+    t->samples += c->global_train_batch_size;
+    t->tokens_seen += tokens;
+    *result_out = (struct step_result){.loss = loss,
+                                       .grad_norm = norm,
+                                       .learning_rate = lr,
+                                       .seconds = pf_time_monotonic() - started,
+                                       .tokens = tokens};
+    return 0;
+}
+
+int train_evaluate(struct pf_trainer *t, double *loss_out, int64_t *tokens_out)
+{
+    const struct pf_config *const c = t->config;
+    const int64_t b = c->per_device_eval_batch_size, per_round = b * t->dp_size;
+    const int64_t n = pf_data_epoch_length(t->eval_data);
+    int64_t n_rounds = (n + per_round - 1) / per_round, tokens = 0;
+    struct pf_exactsum sum;
+
+    n_rounds = c->eval_iters >= 0 && c->eval_iters < n_rounds ? c->eval_iters : n_rounds;
+    pf_exactsum_init(&sum);
+    for (int64_t i = 0; i < n_rounds; i++) {
+        const int64_t first = i * per_round + t->dp_rank * b;
+        PF_TRY(read_micro(t->eval_data, c, first, b, &t->eval_batch));
+        const struct pf_model_batch batch = batch_of(&t->eval_batch, 0, false);
+        PF_TRY(pf_model_forward(t->eval_model, 0, &batch, false, t->token_loss));
+        pf_exactsum_add_array_f32(&sum, t->token_loss, (size_t)(b * c->max_seq_length));
+        tokens += count_targets(&t->eval_batch, b * c->max_seq_length);
+    }
+    PF_TRY(all_reduce_sum(t->dp, &sum));
+    PF_TRY(pf_comm_all_reduce(t->dp, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));
+    *loss_out = tokens > 0 ? pf_exactsum_round(&sum) / (double)tokens : 0;
+    *tokens_out = tokens;
+    return 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train_internal.h - the parts of a training run. For lib/train alone. */
+#ifndef TRAIN_INTERNAL_H
+#define TRAIN_INTERNAL_H
+
+#include <pf/ckpt.h>
+#include <pf/comm.h>
+#include <pf/config.h>
+#include <pf/data.h>
+#include <pf/dev.h>
+#include <pf/exactsum.h>
+#include <pf/file.h>
+#include <pf/model.h>
+#include <pf/ops.h>
+#include <pf/schedule.h>
+#include <pf/str.h>
+#include <pf/train.h>
+
+/* One micro-batch as read from the data. */
+struct micro_batch {
+    int32_t *ids, *targets, *first_key, *positions; /* [b,S] each; the last two NULL unless masked */
+    int64_t first_sequence;
+};
+
+/* What one step measured, equal on all ranks. */
+struct step_result {
+    double loss, grad_norm, learning_rate, seconds;
+    int64_t tokens;
+};
+
+struct metrics {
+    struct pf_line_file file;
+    struct pf_str line; /* kept, so that a step allocates nothing */
+    bool enabled;       /* rank 0 */
+};
+
+/* An open dump of one step, on rank 0. */
+struct dump;
+
+struct pf_trainer {
+    const struct pf_config *config;
+    struct pf_comm *world;
+    struct pf_comm *dp; /* ranks that hold the same parameters and see other data */
+    int dp_rank, dp_size;
+
+    /* decided by pf_trainer_new */
+    struct pf_model_spec spec;
+    char *config_json;     /* the model's, with dtype and tie as trained */
+    char *model_dir;       /* Hugging Face directory, NULL for a bare or inline config */
+    struct pf_ckpt *weights; /* opened Hugging Face weights, NULL when not loaded */
+    const char *embed_from, *head_from;
+    struct pf_ckpt *resume; /* opened checkpoint, NULL for a fresh start */
+    char *resume_path;
+    struct pf_table *table;
+    struct pf_schedule *schedule;
+    struct pf_sched_facts facts;
+    struct pf_ops *ops;
+    char *run_json;
+
+    /* built by pf_trainer_build */
+    struct pf_dev *dev;
+    struct pf_layout *layout;
+    struct pf_model *model, *eval_model; /* the same object where the batch is the same */
+    float *params;    /* what the model computes with */
+    float *master;    /* what AdamW updates; params itself in fp32 */
+    uint16_t *narrow; /* params as stored, in bf16 or fp16; NULL in fp32 */
+    float *grads, *moment1, *moment2;
+    struct pf_data *data, *eval_data;
+    struct micro_batch *micro; /* [accumulation] */
+    struct micro_batch eval_batch;
+    float *token_loss;         /* [b,S] of the larger batch */
+    double peak_flops;         /* GEMM rate of this rank, measured at start */
+
+    /* progress */
+    int64_t step, total_steps;
+    int64_t samples; /* sequences consumed: the global position of the next step */
+    int64_t tokens_seen;
+    int64_t saved_step;
+    bool stopping;
+    struct metrics metrics;
+    struct dump *dump;
+};
+
+/* lr.c: the rate of step t = 1..n, and the number of warm-up steps. */
+double train_learning_rate(const struct pf_config *config, int64_t t, int64_t n);
+int64_t train_warmup_steps(const struct pf_config *config, int64_t n);
+
+/* source.c: read the model's configuration (and find its weights); fill spec, config_json, weights. */
+int train_read_model(struct pf_trainer *t);
+
+/* state.c: allocate the fused buffers; initialise, load or resume them; give back. */
+int train_state_new(struct pf_trainer *t);
+int train_state_fill(struct pf_trainer *t);
+void train_state_free(struct pf_trainer *t);
+/* Round the masters of a row range into what the model computes with. Only where dtype is not fp32. */
+int train_state_narrow(struct pf_trainer *t, int64_t at, int64_t n);
+int train_save(struct pf_trainer *t);
+int train_export(struct pf_trainer *t, const char *name);
+
+/* kernels.c: open the op registry as all ranks agree; the "kernels" object of pf.json; the GEMM rate
+ * of this rank, for mfu. */
+struct pf_json_out;
+int train_open_kernels(struct pf_trainer *t);
+void train_print_kernels(const struct pf_trainer *t, struct pf_json_out *out);
+int train_measure_peak(struct pf_trainer *t);
+
+/* step.c: one training step, and the mean loss of the evaluation data. */
+int train_step(struct pf_trainer *t, struct step_result *result_out);
+int train_evaluate(struct pf_trainer *t, double *loss_out, int64_t *tokens_out);
+
+/* optim.c: norm of the reduced gradients (of their sum times scale), and the update. */
+int train_grad_norm(struct pf_trainer *t, double scale, double *norm_out);
+int train_update(struct pf_trainer *t, double lr, double grad_scale);
+
+/* dump.c: whole tensors of a step for comparison with other programs. */
+bool train_dump_due(const struct pf_trainer *t);
+int train_dump_begin(struct pf_trainer *t);
+int train_dump_micro(struct pf_trainer *t, int micro, int live);
+int train_dump_grads(struct pf_trainer *t, double scale);
+int train_dump_end(struct pf_trainer *t);
+
+/* metrics.c: metrics.jsonl and the lines on stderr; all do nothing above rank 0. */
+int train_metrics_open(struct pf_trainer *t);
+void train_metrics_close(struct pf_trainer *t);
+int train_metrics_start(struct pf_trainer *t);
+int train_metrics_step(struct pf_trainer *t, const struct step_result *result);
+int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double seconds);
+int train_metrics_save(struct pf_trainer *t, double seconds, uint64_t bytes);
+int train_metrics_event(struct pf_trainer *t, const char *event, const char *key, const char *text);
+
+#endif

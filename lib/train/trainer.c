@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pf/train.h>
+
+#include "train_internal.h"
+
+#include <pf/error.h>
+#include <pf/json.h>
+#include <pf/log.h>
+#include <pf/mem.h>
+#include <pf/version.h>
+
+#include <math.h>
+#include <signal.h>
+#include <string.h>
+
+/* Find what is to be resumed: nothing, a path, or the newest whole checkpoint of output_dir. Without
+ * the key an output_dir that already holds checkpoints is refused. */
+static int find_resume(struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+    const char *const wanted = c->resume_from_checkpoint;
+    char *newest = NULL;
+
+    if (wanted && strcmp(wanted, "auto") != 0) {
+        t->resume_path = pf_strdup(wanted);
+        return t->resume_path ? pf_ckpt_open(wanted, &t->resume) : PF_ENOMEM;
+    }
+    PF_TRY(pf_ckpt_latest(c->output_dir, &newest));
+    if (wanted) {
+        t->resume_path = newest;
+        return newest ? pf_ckpt_open(newest, &t->resume) : 0;
+    }
+    if (newest) {
+        const int err = pf_fail(PF_EREFUSED,
+                                "'%s' already holds checkpoints: set resume_from_checkpoint, or "
+                                "choose another output_dir",
+                                c->output_dir);
+        pf_free(newest);
+        return err;
+    }
+    return 0;
+}
+
+/* Only what this build writes can be resumed: state, options and model in one. */
+static int check_resume(struct pf_trainer *t)
+{
+    char *note = NULL;
+
+    if (!t->resume) {
+        return 0;
+    }
+    if (!t->resume->state_json || !t->resume->run_json) {
+        return pf_fail(PF_EREFUSED, "'%s' is no checkpoint of a training run: use it as "
+                                    "model_name_or_path to start from its weights",
+                       t->resume_path);
+    }
+    PF_TRY(pf_config_check_resume(t->config, t->resume->run_json, &note));
+    if (note) {
+        pf_log_warn0("train", "%s", note);
+    }
+    pf_free(note);
+    return 0;
+}
+
+static void warn_unmatched(const char *key, const struct pf_str_list *globs, const int *n_met)
+{
+    for (size_t i = 0; i < globs->n; i++) {
+        if (n_met[i] == 0) {
+            pf_log_warn0("train", "%s: '%s' matches no tensor", key, globs->items[i]);
+        }
+    }
+}
+
+typedef int mark_rows(struct pf_table *table, const char *const *globs, int n_globs, int *n_met_out);
+
+static int apply_globs(struct pf_trainer *t, const char *key, const struct pf_str_list *globs,
+                       mark_rows *mark)
+{
+    int *const n_met = pf_calloc_array(globs->n + 1, sizeof *n_met);
+
+    if (!n_met) {
+        return PF_ENOMEM;
+    }
+    const int err = mark(t->table, (const char *const *)globs->items, (int)globs->n, n_met);
+    if (!err) {
+        warn_unmatched(key, globs, n_met);
+    }
+    pf_free(n_met);
+    return err;
+}
+
+static int make_table(struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+
+    PF_TRY(pf_table_new(&t->spec, &c->mesh, &t->table));
+    PF_TRY(apply_globs(t, "freeze", &c->freeze, pf_table_freeze));
+    if (c->has_weight_decay_exclude) {
+        PF_TRY(apply_globs(t, "weight_decay_exclude", &c->weight_decay_exclude,
+                           pf_table_exclude_decay));
+    }
+    return 0;
+}
+
+/* The resolved run, as pf.json holds it: all options, then what was decided. */
+static int make_run_json(struct pf_trainer *t)
+{
+    struct pf_str options, text;
+    struct pf_json *doc = NULL;
+    struct pf_json_out out;
+    int err;
+
+    pf_str_init(&options);
+    pf_str_init(&text);
+    PF_TRY_GOTO(pf_config_print(t->config, &options), out);
+    PF_TRY_GOTO(pf_json_parse_text(options.text, options.len, "options", &doc), out);
+    pf_json_out_init(&out, &text, 2);
+    pf_json_out_object_begin(&out);
+    pf_json_out_member_i64(&out, "schema", 1);
+    pf_json_out_member_string(&out, "version", pf_version_build());
+    pf_json_out_member_i64(&out, "world_size", pf_comm_size(t->world));
+    pf_json_out_key(&out, "kernels");
+    train_print_kernels(t, &out);
+    pf_json_out_key(&out, "options");
+    pf_json_out_node(&out, doc);
+    pf_json_out_object_end(&out);
+    PF_TRY_GOTO(pf_json_out_finish(&out), out);
+    t->run_json = pf_str_steal(&text);
+    err = t->run_json ? 0 : PF_ENOMEM;
+out:
+    pf_json_free(doc);
+    pf_str_release(&text);
+    pf_str_release(&options);
+    return err;
+}
+
+/* What differs between ranks here would differ in every result. */
+static int check_ranks_agree(struct pf_trainer *t)
+{
+    const char *const build = pf_version_build();
+    const uint64_t choices = pf_ops_choices_digest(t->ops);
+    struct pf_str options;
+    int err;
+
+    PF_TRY(pf_comm_same(t->world, build, strlen(build), "the pf build"));
+    pf_str_init(&options);
+    err = pf_config_print(t->config, &options);
+    if (!err) {
+        err = pf_comm_same(t->world, options.text, options.len, "the config");
+    }
+    pf_str_release(&options);
+    PF_TRY(err);
+    PF_TRY(pf_comm_same(t->world, t->config_json, strlen(t->config_json), "the model's config"));
+    return pf_comm_same(t->world, &choices, sizeof choices, "the kernels chosen");
+}
+
+static int make_groups(struct pf_trainer *t)
+{
+    const int n = pf_comm_size(t->world);
+    int *const ranks = pf_calloc_array((size_t)n, sizeof *ranks);
+
+    if (!ranks) {
+        return PF_ENOMEM;
+    }
+    const int n_dp = pf_mesh_group(&t->config->mesh, pf_comm_rank(t->world), 1u << PF_AXIS_DP, ranks);
+    const int err = pf_comm_split(t->world, ranks, n_dp, "dp", &t->dp);
+    pf_free(ranks);
+    PF_TRY(err);
+    t->dp_rank = pf_comm_rank(t->dp);
+    t->dp_size = pf_comm_size(t->dp);
+    return 0;
+}
+
+/* Everything that a rank decides by itself, before ranks compare. */
+static int resolve_locally(struct pf_trainer *t)
+{
+    PF_TRY(find_resume(t));
+    PF_TRY(check_resume(t));
+    PF_TRY(train_read_model(t));
+    PF_TRY(make_table(t));
+    return pf_schedule_new(t->config->schedule, 1, (int)t->config->gradient_accumulation_steps,
+                           &t->schedule);
+}
+
+int pf_trainer_new(const struct pf_config *config, struct pf_comm *world,
+                   struct pf_trainer **trainer_out)
+{
+    struct pf_trainer *const t = pf_alloc(sizeof *t);
+    int err = 0;
+
+    if (!t) {
+        return PF_ENOMEM;
+    }
+    t->config = config;
+    t->world = world;
+    t->saved_step = -1;
+    PF_TRY_GOTO(pf_comm_all_agree(world, resolve_locally(t), NULL), out);
+    PF_TRY_GOTO(make_groups(t), out);
+    PF_TRY_GOTO(pf_comm_all_agree(world, train_open_kernels(t), NULL), out);
+    PF_TRY_GOTO(pf_comm_all_agree(world, make_run_json(t), NULL), out);
+    PF_TRY_GOTO(check_ranks_agree(t), out);
+    *trainer_out = t;
+    return 0;
+out:
+    pf_trainer_free(t);
+    return err;
+}
+
+const struct pf_model_spec *pf_trainer_spec(const struct pf_trainer *trainer)
+{
+    return &trainer->spec;
+}
+
+struct pf_table *pf_trainer_table(struct pf_trainer *trainer)
+{
+    return trainer->table;
+}
+
+struct pf_schedule *pf_trainer_schedule(struct pf_trainer *trainer)
+{
+    return trainer->schedule;
+}
+
+const float *pf_trainer_param(const struct pf_trainer *trainer, const struct pf_tensor_row *row)
+{
+    return trainer->params
+               ? trainer->params + trainer->layout->param_at[row - trainer->table->rows]
+               : NULL;
+}
+
+static void micro_free(struct micro_batch *m)
+{
+    pf_free(m->ids);
+    pf_free(m->targets);
+    pf_free(m->first_key);
+    pf_free(m->positions);
+}
+
+void pf_trainer_free(struct pf_trainer *t)
+{
+    if (!t) {
+        return;
+    }
+    train_metrics_close(t);
+    train_dump_end(t);
+    for (int64_t i = 0; t->micro && i < t->config->gradient_accumulation_steps; i++) {
+        micro_free(&t->micro[i]);
+    }
+    pf_free(t->micro);
+    micro_free(&t->eval_batch);
+    pf_free(t->token_loss);
+    if (t->eval_model != t->model) {
+        pf_model_free(t->eval_model);
+    }
+    pf_model_free(t->model);
+    train_state_free(t);
+    pf_layout_free(t->layout);
+    pf_data_free(t->data);
+    pf_data_free(t->eval_data);
+    pf_ops_free(t->ops);
+    pf_schedule_free(t->schedule);
+    pf_table_free(t->table);
+    pf_ckpt_free(t->weights);
+    pf_ckpt_free(t->resume);
+    pf_free(t->resume_path);
+    pf_free(t->config_json);
+    pf_free(t->model_dir);
+    pf_free(t->run_json);
+    pf_free(t);
+}
+
+/* Data ------------------------------------------------------------------------------------------ */
+
+static struct pf_data_options data_options(const struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+
+    return (struct pf_data_options){.input = c->input_dir,
+                                    .tokenizer = c->tokenizer,
+                                    .seq = c->max_seq_length,
+                                    .vocab_size = t->spec.vocab_size,
+                                    .seed = c->seed,
+                                    .epochs = c->max_steps > 0 ? -1 : c->num_train_epochs,
+                                    .split = c->split,
+                                    .part = PF_DATA_TRAIN,
+                                    .shuffle = c->shuffle,
+                                    .mask_documents = c->mask_documents};
+}
+
+static int check_fixed_batch(const struct pf_trainer *t)
+{
+    const int64_t b = pf_data_fixed_batch(t->data);
+
+    if (b == 0 || b == t->config->global_train_batch_size) {
+        return 0;
+    }
+    return pf_fail(PF_EINVAL,
+                   "'%s' holds %lld sequences a step, but per_device_train_batch_size %lld x "
+                   "gradient_accumulation_steps %lld x %d data-parallel ranks is %lld",
+                   t->config->input_dir, (long long)b,
+                   (long long)t->config->per_device_train_batch_size,
+                   (long long)t->config->gradient_accumulation_steps, t->dp_size,
+                   (long long)t->config->global_train_batch_size);
+}
+
+static bool wants_eval(const struct pf_config *c)
+{
+    return c->eval_input_dir || c->split || c->eval_only;
+}
+
+static int open_data(struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+    struct pf_data_options options = data_options(t);
+
+    PF_TRY(pf_data_open(&options, &t->data));
+    PF_TRY(check_fixed_batch(t));
+    t->total_steps = c->max_steps;
+    if (c->max_steps <= 0) {
+        t->total_steps = (int64_t)ceil(c->num_train_epochs * (double)pf_data_epoch_length(t->data) /
+                                       (double)c->global_train_batch_size);
+    }
+    if (c->lr_scheduler_type == PF_LR_TABLE && c->n_lr_table < t->total_steps) {
+        return pf_fail(PF_EINVAL, "lr_table has %lld entries, but the run has %lld steps",
+                       (long long)c->n_lr_table, (long long)t->total_steps);
+    }
+    if (!wants_eval(c)) {
+        return 0;
+    }
+    options.epochs = 1;
+    options.shuffle = false;
+    if (c->eval_input_dir) {
+        options.input = c->eval_input_dir;
+        options.split = NULL;
+    } else if (c->split) {
+        options.part = PF_DATA_VALID;
+    }
+    return pf_data_open(&options, &t->eval_data);
+}
+
+/* Build ----------------------------------------------------------------------------------------- */
+
+static int micro_new(const struct pf_config *c, int64_t b, struct micro_batch *m)
+{
+    const size_t n = (size_t)(b * c->max_seq_length);
+
+    m->ids = pf_calloc_array(n, sizeof *m->ids);
+    m->targets = pf_calloc_array(n, sizeof *m->targets);
+    if (c->mask_documents) {
+        m->first_key = pf_calloc_array(n, sizeof *m->first_key);
+        m->positions = pf_calloc_array(n, sizeof *m->positions);
+    }
+    const bool whole = m->ids && m->targets && (!c->mask_documents || (m->first_key && m->positions));
+    return whole ? 0 : PF_ENOMEM;
+}
+
+static int make_batches(struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+    const int64_t widest = c->per_device_train_batch_size > c->per_device_eval_batch_size
+                               ? c->per_device_train_batch_size
+                               : c->per_device_eval_batch_size;
+
+    t->micro = pf_calloc_array((size_t)c->gradient_accumulation_steps, sizeof *t->micro);
+    t->token_loss = pf_calloc_array((size_t)(widest * c->max_seq_length), sizeof *t->token_loss);
+    if (!t->micro || !t->token_loss) {
+        return PF_ENOMEM;
+    }
+    for (int64_t i = 0; i < c->gradient_accumulation_steps; i++) {
+        PF_TRY(micro_new(c, c->per_device_train_batch_size, &t->micro[i]));
+    }
+    return t->eval_data ? micro_new(c, c->per_device_eval_batch_size, &t->eval_batch) : 0;
+}
+
+static struct pf_model_options model_options(const struct pf_trainer *t, bool train)
+{
+    const struct pf_config *const c = t->config;
+
+    return (struct pf_model_options){.batch = train ? c->per_device_train_batch_size
+                                                    : c->per_device_eval_batch_size,
+                                     .seq = c->max_seq_length,
+                                     .n_live = train ? t->facts.n_slots : 1,
+                                     .train = train,
+                                     .seed = c->seed};
+}
+
+static int make_models(struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+    const struct pf_model_options train = model_options(t, true), eval = model_options(t, false);
+    const bool shared =
+        !c->eval_only && c->per_device_train_batch_size == c->per_device_eval_batch_size;
+
+    if (!c->eval_only) {
+        PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &train, &t->model));
+        pf_model_bind(t->model, t->params, t->grads);
+    }
+    if (shared) {
+        t->eval_model = t->model;
+    } else if (t->eval_data) {
+        PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &eval, &t->eval_model));
+        pf_model_bind(t->eval_model, t->params, NULL);
+    }
+    return 0;
+}
+
+static int write_run_files(struct pf_trainer *t)
+{
+    const struct {
+        const char *name, *text;
+    } files[] = {{"config.json", t->config_json}, {"pf.json", t->run_json}};
+
+    PF_TRY(pf_mkdirs(t->config->output_dir));
+    PF_TRY(pf_ckpt_clean_staging(t->config->output_dir));
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        char *const path = pf_path_join(t->config->output_dir, files[i].name);
+        if (!path) {
+            return PF_ENOMEM;
+        }
+        const int err = pf_file_write_atomic(path, files[i].text, strlen(files[i].text));
+        pf_free(path);
+        PF_TRY(err);
+    }
+    return 0;
+}
+
+static int allocate_all(struct pf_trainer *t)
+{
+    PF_TRY(pf_schedule_check(t->schedule, &t->facts));
+    PF_TRY(pf_layout_new(t->table, pf_comm_rank(t->world), &t->layout));
+    PF_TRY(open_data(t));
+    PF_TRY(make_batches(t));
+    PF_TRY(train_state_new(t));
+    PF_TRY(make_models(t));
+    return train_measure_peak(t);
+}
+
+int pf_trainer_build(struct pf_trainer *t)
+{
+    const bool rank0 = pf_comm_rank(t->world) == 0;
+
+    PF_TRY(pf_comm_all_agree(t->world, allocate_all(t), NULL));
+    PF_TRY(pf_comm_all_agree(t->world, train_state_fill(t), NULL));
+    PF_TRY(pf_comm_all_agree(t->world, rank0 ? write_run_files(t) : 0, NULL));
+    PF_TRY(pf_comm_all_agree(t->world, train_metrics_open(t), NULL));
+    pf_log_info0(NULL, "data: %s", pf_data_describe(t->data));
+    return 0;
+}
+
+int pf_trainer_check(struct pf_trainer *t)
+{
+    return pf_comm_all_agree(t->world, open_data(t), NULL);
+}
