@@ -132,7 +132,7 @@ int pf_schedule_check(const struct pf_schedule *schedule, struct pf_sched_facts 
     int err = 0;
 
     for (int stage = 0; !err && stage < schedule->n_stages; stage++) {
-        int n_slots;
+        int n_slots = 0;
         PF_TRY(slots_of(schedule, stage, &n_slots));
         int *const owner = pf_calloc_array((size_t)n_slots + 1, sizeof *owner);
         if (!owner) {
