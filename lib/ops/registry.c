@@ -160,6 +160,9 @@ static const char *why_not(const struct pf_ops *ops, const struct kernel_table *
     if (ops->ref_only && !table->is_ref) {
         return "only the reference was asked for";
     }
+    if (table->is_library && !ops->dnnl) {
+        return "the library of this process is bound to another instruction set";
+    }
     return NULL;
 }
 
