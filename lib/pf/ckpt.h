@@ -4,15 +4,15 @@
  *
  * A checkpoint is a set of logical tensors: (name, role), dtype, global shape, and pieces. A piece
  * is a box of the tensor, optionally only a range of the box's elements in row-major order (a
- * sharding slice), stored contiguously in a file at an offset. Names are Hugging Face names; padding
- * is never stored. A reader turns a directory or file into this; a writer takes it from live state.
- * Between them stands the copy: boxes are intersected, and every wanted element is proved to be
- * covered exactly once before the first byte moves.
+ * sharding slice), stored contiguously in a file at an offset. Names are Hugging Face names;
+ * padding is never stored. A reader turns a directory or file into this; a writer takes it from
+ * live state. Between them stands the copy: boxes are intersected, and every wanted element is
+ * proved to be covered exactly once before the first byte moves.
  *
  * The native format ("pf", DESIGN section 4, pf-checkpoint(5)) is a directory
  *     manifest.json, weights-RRRRR.safetensors, optim-RRRRR.safetensors
- * committed by: staging directory beside it, files synced, manifest last, rename, parent synced, then
- * `latest` replaced.
+ * committed by: staging directory beside it, files synced, manifest last, rename, parent synced,
+ * then `latest` replaced.
  *
  *     struct pf_ckpt *ckpt;
  *     PF_TRY(pf_ckpt_open("out", &ckpt));
@@ -83,30 +83,31 @@ struct pf_ckpt {
     struct pf_ckpt_tensor *tensors;
     int64_t n_files;
     struct pf_ckpt_file *files;
-    char *state_json;   /* trainer state as one JSON object, NULL where the format has none */
-    char *config_json;  /* the model's config.json, NULL if absent */
-    char *run_json;     /* the resolved options of the run (pf.json's object), NULL if absent */
-    char *mesh_json;    /* the layout that wrote it, {"dp":2,...}; NULL if absent */
-    int64_t step;       /* -1 where the format has none */
+    char *state_json;  /* trainer state as one JSON object, NULL where the format has none */
+    char *config_json; /* the model's config.json, NULL if absent */
+    char *run_json;    /* the resolved options of the run (pf.json's object), NULL if absent */
+    char *mesh_json;   /* the layout that wrote it, {"dp":2,...}; NULL if absent */
+    int64_t step;      /* -1 where the format has none */
+    char *previous;    /* what `latest` said when it was written; NULL: nothing */
 };
 
 /*
  * Open PATH, whatever it is: a pf checkpoint directory (it has a manifest.json), a run directory
  * (its `latest` is followed as by pf_ckpt_latest), a Hugging Face directory (model.safetensors, or
  * shards with model.safetensors.index.json), a bare .safetensors file. Reads headers and manifests
- * only. Errors: PF_EIO, PF_EFORMAT, PF_EINCOMPLETE (an index names a shard that is missing; a file is
- * missing or of another length than the manifest says; nothing to read is there), PF_EREFUSED
+ * only. Errors: PF_EIO, PF_EFORMAT, PF_EINCOMPLETE (an index names a shard that is missing; a file
+ * is missing or of another length than the manifest says; nothing to read is there), PF_EREFUSED
  * (several readings are possible), PF_ENOTSUP (a format or schema that this build does not read,
  * named). Local.
  *
  * Hugging Face directories: a weight_map value that leaves the directory, by its text or through a
  * linked directory, a tensor in two shards, in a shard other than the index says, in the index only
  * or in a shard only, are PF_EFORMAT. A shard may itself be a link to a regular file (hub caches).
- * An index beside a model.safetensors that it does not name is PF_EREFUSED: one of the two is stale.
- * A shard on disk that the index does not name is ignored here (verify reports it). Names are given
- * in their canonical form (pf_hf_canonical_name); buffers of old files (inv_freq, attn.bias,
- * masked_bias) have the role PF_ROLE_BUFFER, all other tensors PF_ROLE_WEIGHT. In a bare file names
- * stay as they are, and config_json is NULL.
+ * An index beside a model.safetensors that it does not name is PF_EREFUSED: one of the two is
+ * stale. A shard on disk that the index does not name is ignored here (verify reports it). Names
+ * are given in their canonical form (pf_hf_canonical_name); buffers of old files (inv_freq,
+ * attn.bias, masked_bias) have the role PF_ROLE_BUFFER, all other tensors PF_ROLE_WEIGHT. In a bare
+ * file names stay as they are, and config_json is NULL.
  */
 int pf_ckpt_open(const char *path, struct pf_ckpt **ckpt_out);
 void pf_ckpt_free(struct pf_ckpt *ckpt);
@@ -129,8 +130,8 @@ int pf_ckpt_read_box(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *te
 
 /* One problem found by verify. */
 struct pf_ckpt_fault {
-    int code;          /* PF_EFORMAT, PF_EINCOMPLETE, PF_EIO */
-    const char *kind;  /* stable word, static */
+    int code;         /* PF_EFORMAT, PF_EINCOMPLETE, PF_EIO */
+    const char *kind; /* stable word, static */
     char *message;
 };
 
@@ -139,18 +140,15 @@ struct pf_ckpt_fault {
  * pf_ckpt_open, but of a run directory every checkpoint is verified. Kinds:
  *
  *   unreadable       the system does not let it be read (PF_EIO)
- *   manifest         no JSON, a member missing, unknown or of the wrong type, an unknown role or dtype
- *   manifest-digest  the manifest's bytes are not those that were written
- *   missing-file     a file of the manifest, or a shard of the index, is not there
- *   extra-file       a file of the directory that the manifest does not name
- *   extra-shard      a .safetensors shard that the index does not name
- *   size             a file has another length than the manifest says
- *   digest           a file's bytes are not those that were written
- *   header           a file is not valid safetensors
- *   piece            a piece has no entry in its file, or one of another dtype or shape
- *   extra-entry      an entry of a file that no piece names, or that two name
- *   hole, overlap, outside   the pieces of a tensor do not tile it
- *   duplicate        a tensor listed or stored twice (in two shards: with equal bytes)
+ *   manifest         no JSON, a member missing, unknown or of the wrong type, an unknown role or
+ * dtype manifest-digest  the manifest's bytes are not those that were written missing-file     a
+ * file of the manifest, or a shard of the index, is not there extra-file       a file of the
+ * directory that the manifest does not name extra-shard      a .safetensors shard that the index
+ * does not name size             a file has another length than the manifest says digest a file's
+ * bytes are not those that were written header           a file is not valid safetensors piece a
+ * piece has no entry in its file, or one of another dtype or shape extra-entry      an entry of a
+ * file that no piece names, or that two name hole, overlap, outside   the pieces of a tensor do not
+ * tile it duplicate        a tensor listed or stored twice (in two shards: with equal bytes)
  *   conflict         a tensor in two shards with different bytes
  *   index            the index is no JSON or of the wrong form
  *   unsafe-path      a file name of the index or manifest leads out of the directory
@@ -164,24 +162,25 @@ struct pf_ckpt_fault {
  *   latest           `latest` names what is not there or not whole
  *   unsupported      a format, schema or tensor that this build does not read (PF_ENOTSUP)
  *
- * *faults_out is freed with pf_ckpt_faults_free. Returns 0 also when faults were found; an error only
- * where PATH itself is not there (PF_EIO), is no checkpoint at all, or memory is out. Local.
+ * *faults_out is freed with pf_ckpt_faults_free. Returns 0 also when faults were found; an error
+ * only where PATH itself is not there (PF_EIO), is no checkpoint at all, or memory is out. Local.
  */
 int pf_ckpt_verify(const char *path, struct pf_ckpt_fault **faults_out, int64_t *n_faults_out);
 void pf_ckpt_faults_free(struct pf_ckpt_fault *faults, int64_t n_faults);
 
 /*
  * Digest of a tensor that does not depend on layout or format: XXH3-128 over the name, the role's
- * name and the dtype's name, each with a NUL after it, the number of dimensions and then the shape as
- * little-endian u64, and the row-major little-endian bytes. Memory bounded. Proves the cover first.
+ * name and the dtype's name, each with a NUL after it, the number of dimensions and then the shape
+ * as little-endian u64, and the row-major little-endian bytes. Memory bounded. Proves the cover
+ * first.
  */
 int pf_ckpt_tensor_digest(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *tensor,
                           char hex_out[33]);
 
 /*
- * Live state: what a rank holds of a tensor, to be saved or to be filled by a load. A box, or of that
- * box's elements in row-major order only those from range_lo up to range_hi (the slice of a sharded
- * optimizer); both 0 means the whole box.
+ * Live state: what a rank holds of a tensor, to be saved or to be filled by a load. A box, or of
+ * that box's elements in row-major order only those from range_lo up to range_hi (the slice of a
+ * sharded optimizer); both 0 means the whole box.
  */
 struct pf_ckpt_live {
     const char *name; /* not owned */
@@ -201,8 +200,8 @@ struct pf_ckpt_save {
     const char *run_json;    /* resolved options, one JSON object */
     const char *state_json;  /* trainer state, one JSON object */
     const char *mesh_json;   /* {"dp":2,...}; any of the four may be NULL, which is written as {} */
-    int total_limit;         /* keep at most so many checkpoints; <= 0: all. The one just written and
-                                the newest whole one before a failure are never removed */
+    int total_limit; /* keep at most so many checkpoints; <= 0: all. The one just written and
+                        the newest whole one before a failure are never removed */
 };
 
 struct pf_ckpt_saved {
@@ -212,61 +211,67 @@ struct pf_ckpt_saved {
 
 /*
  * Save live state as output_dir/checkpoint-SSSSSS (six digits or more). Collective over comm (NULL:
- * this process alone); every rank passes the pieces that it holds, whose union must tile each tensor.
- * A piece (same name, role, box and range) held by several ranks is written once, by the holder that
- * has the fewest bytes so far (tie: lowest rank), large pieces first, the same decision on every
- * rank. Only rank 0's *save counts. Ranks agree on the outcome: all return the same code, and after a
- * failure neither the new name nor `latest` has changed and the staging directory is gone where it
- * could be removed. When it returns 0 the checkpoint survives a loss of power (files and directories
- * are synced). Older checkpoints beyond total_limit are removed after that; where one cannot be
- * removed the save is good all the same and a warning is logged.
+ * this process alone); every rank passes the pieces that it holds, whose union must tile each
+ * tensor. A piece (same name, role, box and range) held by several ranks is written once, by the
+ * holder that has the fewest bytes so far (tie: lowest rank), after the pieces that one rank alone
+ * holds, large ones first: the same decision on every rank. output_dir and step are the same on all
+ * ranks; the JSON texts and total_limit are rank 0's. Ranks agree on the outcome: all return the
+ * same code, and after a failure neither the new name nor `latest` has changed and the staging
+ * directory is gone where it could be removed. When it returns 0 the checkpoint survives a loss of
+ * power (files and directories are synced). Older checkpoints beyond total_limit are removed after
+ * that; where one cannot be removed the save is good all the same and a warning is logged.
  *
  * Errors: PF_EREFUSED (a complete checkpoint of this step is there; an incomplete one is replaced),
- * PF_EINVAL (pieces leave a hole, overlap, or lie outside; two of one name), PF_EDISAGREE (ranks give
- * one tensor different shapes or dtypes), PF_EIO, PF_ENOMEM.
+ * PF_EINVAL (pieces leave a hole, overlap, or lie outside; JSON that is no object), PF_EDISAGREE
+ * (ranks give one tensor different shapes or dtypes), PF_EIO, PF_ENOMEM.
  */
 int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
                  const struct pf_ckpt_live *live, int64_t n_live, struct pf_ckpt_saved *saved_out);
 
 /*
  * Fill live state from a checkpoint: every live piece must be in it (PF_EINCOMPLETE), with the same
- * global shape (PF_EINVAL), and be covered exactly (PF_EFORMAT). All of that is proved on every rank
- * before the first byte moves. A live dtype other than the stored one is converted to as by
+ * global shape (PF_EINVAL), and be covered exactly (PF_EFORMAT). All of that is proved on every
+ * rank before the first byte moves. A live dtype other than the stored one is converted to as by
  * pf_ckpt_read_box. verify_digests: the files are hashed first, each by one rank, and compared with
- * the manifest. Collective over comm (NULL: this process alone): ranks agree on the outcome. After an
- * error while bytes move, live data is undefined.
+ * the manifest. Collective over comm (NULL: this process alone): ranks agree on the outcome. After
+ * an error while bytes move, live data is undefined.
  */
 int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckpt_live *live,
                  int64_t n_live, bool verify_digests);
 
-/* The newest complete checkpoint under output_dir: `latest` if what it names is whole, else the
- * highest step that is. NULL in *path_out (and 0) when there is none. Caller frees with pf_free. */
+/*
+ * The newest complete checkpoint under output_dir: the one that `latest` names, if its manifest is
+ * whole and every file is there with its size; or the whole one that a save had already renamed
+ * when it was killed before it could replace `latest` (its `previous` is what `latest` still says).
+ * Where `latest` is missing or names nothing whole: the highest step that is. NULL in *path_out (and
+ * 0) when there is none. Caller frees with pf_free. Local.
+ */
 int pf_ckpt_latest(const char *output_dir, char **path_out);
 
-/* Remove what an earlier, killed run left: staging directories and checkpoints half removed. Call it
- * on rank 0 alone, while nothing saves. A directory that does not exist is fine. */
+/* Remove what an earlier, killed run left: staging directories and checkpoints half removed. Call
+ * it on rank 0 alone, while nothing saves. A directory that does not exist is fine. */
 int pf_ckpt_clean_staging(const char *output_dir);
 
 /*
  * Write live weights (whole tensors; those of another role than PF_ROLE_WEIGHT are left out) as a
- * Hugging Face directory: config.json (config_json), model.safetensors, or shards with index when the
- * tensors take more than shard_bytes (decimal; 5 GB when 0), metadata {"format":"pt"}. dtype F32,
- * BF16 or F16 converts floating tensors on the way, PF_DTYPE_COUNT keeps every dtype; what must stay
- * F32 whatever is asked (FORMATS: e_score_correction_bias, and the router of deepseek_v3 and
- * ernie4_5_moe) is written as it is. Tensors go to shards in the order of live. Files of source_dir
- * (may be NULL) that belong to the tokenizer or to generation are copied through. dir must not exist
- * or be empty (PF_EREFUSED); it is written aside and renamed. Local: called on the rank that holds
- * everything.
- * Source: huggingface_hub/serialization/_base.py (split_state_dict_into_shards_factory).
+ * Hugging Face directory: config.json (config_json), model.safetensors, or shards with index when
+ * the tensors take more than shard_bytes (decimal; 5 GB when 0), metadata {"format":"pt"}. dtype
+ * F32, BF16 or F16 converts floating tensors on the way, PF_DTYPE_COUNT keeps every dtype; what
+ * must stay F32 whatever is asked (FORMATS: e_score_correction_bias, and the router of deepseek_v3
+ * and ernie4_5_moe) is written as it is. Tensors go to shards in the order of live. Files of
+ * source_dir (may be NULL) that belong to the tokenizer or to generation are copied through. dir
+ * must not exist or be empty (PF_EREFUSED); it is written aside and renamed. Local: called on the
+ * rank that holds everything. Source: huggingface_hub/serialization/_base.py
+ * (split_state_dict_into_shards_factory).
  */
 int pf_hf_write(const char *dir, const struct pf_ckpt_live *live, int64_t n_live,
                 enum pf_dtype dtype, const char *config_json, const char *source_dir,
                 uint64_t shard_bytes);
 
 /*
- * The name that transformers 5 gives a tensor: old gpt2 files lack "transformer.", old files of other
- * families "model.". model_type is config.json's, NULL leaves the name as it is. *name_out is freed
- * with pf_free. Source: base_model_prefix of the families' modeling files. Local, pure.
+ * The name that transformers 5 gives a tensor: old gpt2 files lack "transformer.", old files of
+ * other families "model.". model_type is config.json's, NULL leaves the name as it is. *name_out is
+ * freed with pf_free. Source: base_model_prefix of the families' modeling files. Local, pure.
  */
 int pf_hf_canonical_name(const char *model_type, const char *name, char **name_out);
 
@@ -282,9 +287,9 @@ int pf_hf_canonical_name(const char *model_type, const char *name, char **name_o
  *   not tied      both               embed            head        no
  *   otherwise                        PF_EINCOMPLETE
  *
- * Equal means the same shape, dtype and bits. *embed_from and *head_from are embed_name or head_name;
- * *warning_out (may be NULL) is NULL or static text. Reads both tensors in pieces. Local.
- * Source: transformers, PreTrainedModel.tie_weights of version 5.
+ * Equal means the same shape, dtype and bits. *embed_from and *head_from are embed_name or
+ * head_name; *warning_out (may be NULL) is NULL or static text. Reads both tensors in pieces.
+ * Local. Source: transformers, PreTrainedModel.tie_weights of version 5.
  */
 int pf_hf_resolve_tie(const struct pf_ckpt *ckpt, const char *embed_name, const char *head_name,
                       bool config_tied, const char **embed_from, const char **head_from,

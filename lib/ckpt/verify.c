@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything that can be wrong with a checkpoint: the readers' checks, all of them, and every byte. */
+#include "ckpt_internal.h"
+
+#include <pf/digest.h>
+#include <pf/file.h>
+#include <pf/mem.h>
+
+#include <string.h>
+
+/* Read a file through: its digest against the manifest's, where that has one. */
+static int verify_bytes(const struct pf_ckpt *ckpt, struct ckpt_report *report, int file)
+{
+    const struct pf_ckpt_file *f = &ckpt->files[file];
+    char hex[PF_DIGEST_HEX_BYTES], *path = ckpt_file_path(ckpt, file);
+    struct pf_digest digest;
+    uint64_t bytes = 0;
+    int err;
+
+    if (!path) {
+        return PF_ENOMEM;
+    }
+    /* Missing, unsafe, or of another length: noted already, and its bytes cannot be right. */
+    if (strchr(f->name, '/') != NULL && f->digest[0] != '\0') {
+        pf_free(path);
+        return 0;
+    }
+    if (!pf_path_is_file(path) || pf_file_size(path, &bytes) != 0 || bytes != f->bytes) {
+        pf_error_clear();
+        pf_free(path);
+        return 0;
+    }
+    err = pf_digest_file(path, &digest);
+    if (err != 0) {
+        err = ckpt_fault_from(report, err, "unreadable");
+    } else if (f->digest[0] != '\0' && strcmp(pf_digest_hex(&digest, hex), f->digest) != 0) {
+        err = ckpt_fault(report, PF_EFORMAT, "digest",
+                         "'%s' was changed: its digest is %s, the manifest says %s", path, hex,
+                         f->digest);
+    }
+    pf_free(path);
+    return err;
+}
+
+static int verify_files(const struct pf_ckpt *ckpt, struct ckpt_report *report)
+{
+    for (int64_t f = 0; f < ckpt->n_files; f++) {
+        PF_TRY(verify_bytes(ckpt, report, (int)f));
+    }
+    return 0;
+}
+
+static bool is_listed(const struct pf_ckpt *ckpt, const char *name)
+{
+    for (int64_t f = 0; f < ckpt->n_files; f++) {
+        if (strcmp(ckpt->files[f].name, name) == 0) {
+            return true;
+        }
+    }
+    return strcmp(name, CKPT_MANIFEST) == 0;
+}
+
+static int verify_no_extra(const struct pf_ckpt *ckpt, struct ckpt_report *report)
+{
+    struct pf_str_list names = {0};
+    int err = 0;
+
+    PF_TRY(pf_dir_list(ckpt->dir, &names));
+    for (size_t i = 0; !err && i < names.n; i++) {
+        if (!is_listed(ckpt, names.items[i])) {
+            err = ckpt_fault(report, PF_EFORMAT, "extra-file",
+                             "'%s/%s' is there but the manifest does not name it", ckpt->dir,
+                             names.items[i]);
+        }
+    }
+    pf_str_list_release(&names);
+    return err;
+}
+
+/* In a run's directory the name says the step. */
+static int verify_step(const struct pf_ckpt *ckpt, struct ckpt_report *report)
+{
+    int64_t step;
+
+    if (ckpt->step < 0 || !ckpt_parse_step_name(pf_path_base(ckpt->dir), &step) ||
+        step == ckpt->step) {
+        return 0;
+    }
+    return ckpt_fault(report, PF_EFORMAT, "manifest", "'%s' holds step %lld", ckpt->dir,
+                      (long long)ckpt->step);
+}
+
+static int verify_pf(const char *dir, struct ckpt_report *report)
+{
+    struct pf_ckpt *ckpt = NULL;
+    int err = ckpt_read_pf(dir, report, &ckpt);
+
+    err = err ? err : verify_files(ckpt, report);
+    if (!err && ckpt->step >= 0) { /* else there is no manifest to compare with */
+        err = verify_no_extra(ckpt, report);
+        err = err ? err : verify_step(ckpt, report);
+    }
+    pf_ckpt_free(ckpt);
+    return err;
+}
+
+static int verify_latest(const char *dir, struct ckpt_report *report)
+{
+    char *name = NULL, *path = NULL;
+    int64_t step;
+    int err;
+
+    PF_TRY(ckpt_read_latest_name(dir, &name));
+    if (!name) {
+        return 0; /* no save has been acknowledged yet */
+    }
+    const bool named = ckpt_parse_step_name(name, &step);
+    path = pf_path_join(dir, name);
+    err = path ? 0 : PF_ENOMEM;
+    if (!err && !(named && ckpt_is_complete(path))) {
+        err = ckpt_fault(report, PF_EINCOMPLETE, "latest",
+                         "'%s/%s' names '%s', which is no complete checkpoint", dir, CKPT_LATEST,
+                         name);
+    }
+    pf_free(name);
+    pf_free(path);
+    return err;
+}
+
+static int verify_step_dir(const char *dir, const char *name, struct ckpt_report *report)
+{
+    char *path = pf_path_join(dir, name), *manifest = path ? pf_path_join(path, CKPT_MANIFEST) : 0;
+    int err = manifest ? 0 : PF_ENOMEM;
+
+    if (!err && pf_path_is_file(manifest)) {
+        err = verify_pf(path, report);
+    } else if (!err) {
+        err = ckpt_fault(report, PF_EINCOMPLETE, "missing-file", "'%s' is missing", manifest);
+    }
+    pf_free(path);
+    pf_free(manifest);
+    return err;
+}
+
+static int verify_run(const char *dir, struct ckpt_report *report)
+{
+    struct pf_str_list names = {0};
+    int err = 0;
+
+    PF_TRY(ckpt_list_steps(dir, &names));
+    for (size_t i = 0; !err && i < names.n; i++) {
+        err = verify_step_dir(dir, names.items[i], report);
+    }
+    pf_str_list_release(&names);
+    return err ? err : verify_latest(dir, report);
+}
+
+static int verify_hf(const char *path, bool is_dir, struct ckpt_report *report)
+{
+    struct pf_ckpt *ckpt = NULL;
+    int err = is_dir ? ckpt_read_hf(path, report, &ckpt) : ckpt_read_file(path, report, &ckpt);
+
+    err = err ? err : verify_files(ckpt, report);
+    pf_ckpt_free(ckpt);
+    return err;
+}
+
+int pf_ckpt_verify(const char *path, struct pf_ckpt_fault **faults_out, int64_t *n_faults_out)
+{
+    struct ckpt_report report = {.n = 0};
+    enum ckpt_layout layout;
+    int err;
+
+    PF_TRY(ckpt_detect(path, &layout));
+    switch (layout) {
+    case CKPT_LAYOUT_PF:
+        err = verify_pf(path, &report);
+        break;
+    case CKPT_LAYOUT_RUN:
+        err = verify_run(path, &report);
+        break;
+    default:
+        err = verify_hf(path, layout == CKPT_LAYOUT_HF, &report);
+        break;
+    }
+    if (err != 0) {
+        pf_ckpt_faults_free(report.faults, report.n);
+        return err;
+    }
+    *faults_out = report.faults;
+    *n_faults_out = report.n;
+    return 0;
+}
