@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Test programs: one per C file of the groups below, linked with libpf.a; scripts are run as they are.
 
-TEST_GROUPS := unit kernels comm mpi fuzz
+TEST_GROUPS := unit kernels comm mpi fuzz golden
 TEST_SRC := $(sort $(foreach g,$(TEST_GROUPS),$(wildcard tests/$(g)/*.c)))
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 TEST_BIN := $(TEST_SRC:%.c=$(B)/%)
