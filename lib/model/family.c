@@ -6,6 +6,7 @@
 #include <pf/mem.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /*
@@ -32,8 +33,7 @@ static void read_llama(struct reader *r, const struct family *family, struct pf_
 static void read_qwen2(struct reader *r, const struct family *family, struct pf_model_spec *spec);
 static void read_qwen3(struct reader *r, const struct family *family, struct pf_model_spec *spec);
 static void read_ernie(struct reader *r, const struct family *family, struct pf_model_spec *spec);
-static void read_mixtral(struct reader *r, const struct family *family,
-                         struct pf_model_spec *spec);
+static void read_mixtral(struct reader *r, const struct family *family, struct pf_model_spec *spec);
 static void read_qwen3_moe(struct reader *r, const struct family *family,
                            struct pf_model_spec *spec);
 static void read_deepseek(struct reader *r, const struct family *family,
@@ -46,10 +46,8 @@ static const struct family families[PF_FAMILY_COUNT] = {
     [PF_FAMILY_LLAMA] = {"LlamaForCausalLM", read_llama, 0, 0, 2048, -1, 1e4, 1e-6, false},
     [PF_FAMILY_QWEN2] = {"Qwen2ForCausalLM", read_qwen2, 32, 0, 32768, -1, 1e4, 1e-6, false},
     [PF_FAMILY_QWEN3] = {"Qwen3ForCausalLM", read_qwen3, 32, 128, 32768, -1, 1e4, 1e-6, false},
-    [PF_FAMILY_ERNIE4_5] = {"Ernie4_5ForCausalLM", read_ernie, 2, 128, 131072, 0, 5e5, 1e-5,
-                            true},
-    [PF_FAMILY_MIXTRAL] = {"MixtralForCausalLM", read_mixtral, 8, 0, 131072, -1, 1e6, 1e-5,
-                           false},
+    [PF_FAMILY_ERNIE4_5] = {"Ernie4_5ForCausalLM", read_ernie, 2, 128, 131072, 0, 5e5, 1e-5, true},
+    [PF_FAMILY_MIXTRAL] = {"MixtralForCausalLM", read_mixtral, 8, 0, 131072, -1, 1e6, 1e-5, false},
     [PF_FAMILY_QWEN3_MOE] = {"Qwen3MoeForCausalLM", read_qwen3_moe, 4, 0, 32768, -1, 1e4, 1e-6,
                              false},
     [PF_FAMILY_DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", read_deepseek, 0, 0, 4096, -1, 1e4, 1e-6,
@@ -79,8 +77,8 @@ static void missing(struct reader *r, const struct pf_json *object, const char *
     const char *const path = pf_json_path(object);
 
     if (!r->err) {
-        r->err = pf_fail(PF_EINVAL, "'%s%s%s' is missing from '%s'", path, path[0] ? "." : "",
-                         key, pf_json_name(object));
+        r->err = pf_fail(PF_EINVAL, "'%s%s%s' is missing from '%s'", path, path[0] ? "." : "", key,
+                         pf_json_name(object));
     }
 }
 
@@ -174,9 +172,9 @@ static const struct {
     const char *name;
     enum pf_spec_act act;
 } activations[] = {
-    {"silu", PF_SPEC_ACT_SILU},           {"swish", PF_SPEC_ACT_SILU},
-    {"gelu_new", PF_SPEC_ACT_GELU_TANH},  {"gelu_pytorch_tanh", PF_SPEC_ACT_GELU_TANH},
-    {"gelu", PF_SPEC_ACT_GELU_ERF},       {"relu", PF_SPEC_ACT_RELU},
+    {"silu", PF_SPEC_ACT_SILU},          {"swish", PF_SPEC_ACT_SILU},
+    {"gelu_new", PF_SPEC_ACT_GELU_TANH}, {"gelu_pytorch_tanh", PF_SPEC_ACT_GELU_TANH},
+    {"gelu", PF_SPEC_ACT_GELU_ERF},      {"relu", PF_SPEC_ACT_RELU},
 };
 
 static enum pf_spec_act read_act(struct reader *r, const char *key, const char *by_default)
@@ -270,8 +268,7 @@ static void read_rope_scaling(struct reader *r, const struct pf_json *object,
         outer = outer ? outer : present(object, "original_max_position_embeddings");
         rope->original_max_positions = value_i64(r, outer, spec->max_positions);
     }
-    if (rope->kind == PF_ROPE_YARN && pf_json_get(object, "factor") &&
-        !present(object, "factor")) {
+    if (rope->kind == PF_ROPE_YARN && pf_json_get(object, "factor") && !present(object, "factor")) {
         rope->factor = (double)spec->max_positions / (double)rope->original_max_positions;
     } else {
         rope->factor = need_rope_f64(r, object, "factor");
@@ -318,8 +315,8 @@ static void read_rope(struct reader *r, const struct family *family, int64_t dim
         return;
     }
     theta = present(object, "rope_theta");
-    spec->rope.theta = value_f64(r, theta ? theta : present(r->config, "rope_theta"),
-                                 family->theta);
+    spec->rope.theta =
+        value_f64(r, theta ? theta : present(r->config, "rope_theta"), family->theta);
     spec->rope.dim = dim;
     spec->rope.kind = read_rope_kind(r, object);
     refuse_partial_rope(r, object);
@@ -457,8 +454,8 @@ static void read_gpt2_attention(struct reader *r, struct pf_model_spec *spec)
 
 static void read_gpt2(struct reader *r, const struct family *family, struct pf_model_spec *spec)
 {
-    const struct pf_json *const positions = present_as(r->config, "n_positions",
-                                                       "max_position_embeddings");
+    const struct pf_json *const positions =
+        present_as(r->config, "n_positions", "max_position_embeddings");
 
     spec->vocab_size = need_i64(r, "vocab_size", NULL);
     spec->hidden = need_i64(r, "n_embd", "hidden_size");
@@ -530,8 +527,7 @@ static void set_moe(struct reader *r, struct pf_model_spec *spec)
     spec->moe.aux_loss_coef = read_f64(r, "router_aux_loss_coef", 0.001);
 }
 
-static void read_mixtral(struct reader *r, const struct family *family,
-                         struct pf_model_spec *spec)
+static void read_mixtral(struct reader *r, const struct family *family, struct pf_model_spec *spec)
 {
     read_decoder(r, family, spec);
     spec->attention_dropout = read_f64(r, "attention_dropout", 0.0);
@@ -635,8 +631,7 @@ static void read_deepseek_experts(struct reader *r, struct pf_model_spec *spec)
 }
 
 /* attention_bias concerns the projections into the latents and out of the heads. */
-static void read_deepseek(struct reader *r, const struct family *family,
-                          struct pf_model_spec *spec)
+static void read_deepseek(struct reader *r, const struct family *family, struct pf_model_spec *spec)
 {
     read_body(r, family, spec);
     read_latent_attention(r, family, spec);
@@ -734,6 +729,21 @@ int pf_family_read_config(const struct pf_json *config, struct pf_model_spec *sp
 
 /* Writing -------------------------------------------------------------------------------------- */
 
+/* A number that transformers declares as a float, which some of its versions refuse without a point
+ * ("factor": 8). */
+static void member_float(struct pf_json_out *j, const char *key, double value)
+{
+    char text[32];
+
+    if (value != floor(value) || fabs(value) >= 1e15) {
+        pf_json_out_member_f64(j, key, value);
+        return;
+    }
+    snprintf(text, sizeof text, "%lld.0", (long long)value);
+    pf_json_out_key(j, key);
+    pf_json_out_raw(j, text);
+}
+
 static const char *act_name(const struct pf_model_spec *spec)
 {
     switch (spec->act) {
@@ -752,55 +762,55 @@ static const char *act_name(const struct pf_model_spec *spec)
 static void write_gpt2(const struct pf_model_spec *spec, struct pf_json_out *j)
 {
     pf_json_out_member_string(j, "activation_function", act_name(spec));
-    pf_json_out_member_f64(j, "attn_pdrop", spec->attention_dropout);
-    pf_json_out_member_f64(j, "embd_pdrop", spec->embed_dropout);
-    pf_json_out_member_f64(j, "layer_norm_epsilon", spec->norm_eps);
+    member_float(j, "attn_pdrop", spec->attention_dropout);
+    member_float(j, "embd_pdrop", spec->embed_dropout);
+    member_float(j, "layer_norm_epsilon", spec->norm_eps);
     pf_json_out_member_i64(j, "n_embd", spec->hidden);
     pf_json_out_member_i64(j, "n_head", spec->n_heads);
     pf_json_out_member_i64(j, "n_inner", spec->ffn);
     pf_json_out_member_i64(j, "n_layer", spec->n_layers);
     pf_json_out_member_i64(j, "n_positions", spec->max_positions);
-    pf_json_out_member_f64(j, "resid_pdrop", spec->residual_dropout);
+    member_float(j, "resid_pdrop", spec->residual_dropout);
     pf_json_out_member_bool(j, "scale_attn_weights",
                             spec->head_dim == 1 || spec->attention_scale != 1.0);
 }
 
 static void write_yarn(const struct pf_rope_spec *rope, struct pf_json_out *j)
 {
-    pf_json_out_member_f64(j, "beta_fast", rope->beta_fast);
-    pf_json_out_member_f64(j, "beta_slow", rope->beta_slow);
+    member_float(j, "beta_fast", rope->beta_fast);
+    member_float(j, "beta_slow", rope->beta_slow);
     if (rope->attention_factor > 0.0) {
-        pf_json_out_member_f64(j, "attention_factor", rope->attention_factor);
+        member_float(j, "attention_factor", rope->attention_factor);
     }
     if (rope->mscale > 0.0) {
-        pf_json_out_member_f64(j, "mscale", rope->mscale);
+        member_float(j, "mscale", rope->mscale);
     }
     if (rope->mscale_all_dim > 0.0) {
-        pf_json_out_member_f64(j, "mscale_all_dim", rope->mscale_all_dim);
+        member_float(j, "mscale_all_dim", rope->mscale_all_dim);
     }
     pf_json_out_member_bool(j, "truncate", rope->truncate);
 }
 
 static void write_rope(const struct pf_rope_spec *rope, struct pf_json_out *j)
 {
-    pf_json_out_member_f64(j, "rope_theta", rope->theta);
+    member_float(j, "rope_theta", rope->theta);
     pf_json_out_key(j, "rope_scaling");
     if (rope->kind == PF_ROPE_DEFAULT) {
         pf_json_out_null(j);
         return;
     }
     pf_json_out_object_begin(j);
-    pf_json_out_member_string(j, "rope_type", rope->kind == PF_ROPE_LINEAR   ? "linear"
-                                              : rope->kind == PF_ROPE_LLAMA3 ? "llama3"
-                                                                             : "yarn");
-    pf_json_out_member_f64(j, "factor", rope->factor);
+    pf_json_out_member_string(j, "rope_type",
+                              rope->kind == PF_ROPE_LINEAR   ? "linear"
+                              : rope->kind == PF_ROPE_LLAMA3 ? "llama3"
+                                                             : "yarn");
+    member_float(j, "factor", rope->factor);
     if (rope->kind != PF_ROPE_LINEAR) {
-        pf_json_out_member_i64(j, "original_max_position_embeddings",
-                               rope->original_max_positions);
+        pf_json_out_member_i64(j, "original_max_position_embeddings", rope->original_max_positions);
     }
     if (rope->kind == PF_ROPE_LLAMA3) {
-        pf_json_out_member_f64(j, "low_freq_factor", rope->low_freq_factor);
-        pf_json_out_member_f64(j, "high_freq_factor", rope->high_freq_factor);
+        member_float(j, "low_freq_factor", rope->low_freq_factor);
+        member_float(j, "high_freq_factor", rope->high_freq_factor);
     }
     if (rope->kind == PF_ROPE_YARN) {
         write_yarn(rope, j);
@@ -829,7 +839,7 @@ static void write_biases(const struct pf_model_spec *spec, struct pf_json_out *j
 static void write_decoder(const struct pf_model_spec *spec, struct pf_json_out *j)
 {
     if (spec->family != PF_FAMILY_ERNIE4_5) {
-        pf_json_out_member_f64(j, "attention_dropout", spec->attention_dropout);
+        member_float(j, "attention_dropout", spec->attention_dropout);
     }
     pf_json_out_member_i64(j, "head_dim", spec->head_dim);
     pf_json_out_member_string(j, "hidden_act", act_name(spec));
@@ -839,7 +849,7 @@ static void write_decoder(const struct pf_model_spec *spec, struct pf_json_out *
     pf_json_out_member_i64(j, "num_attention_heads", spec->n_heads);
     pf_json_out_member_i64(j, "num_hidden_layers", spec->n_layers);
     pf_json_out_member_i64(j, "num_key_value_heads", spec->n_kv_heads);
-    pf_json_out_member_f64(j, "rms_norm_eps", spec->norm_eps);
+    member_float(j, "rms_norm_eps", spec->norm_eps);
     write_biases(spec, j);
     write_rope(&spec->rope, j);
 }
@@ -882,7 +892,7 @@ int pf_family_write_config(const struct pf_model_spec *spec, enum pf_dtype dtype
     pf_json_out_member_string(&j, "model_type", pf_family_name(spec->family));
     pf_json_out_member_i64(&j, "vocab_size", spec->vocab_size);
     write_ids(spec, &j);
-    pf_json_out_member_f64(&j, "initializer_range", spec->init_std);
+    member_float(&j, "initializer_range", spec->init_std);
     pf_json_out_member_bool(&j, "tie_word_embeddings", spec->tied_head);
     if (spec->family == PF_FAMILY_GPT2) {
         write_gpt2(spec, &j);

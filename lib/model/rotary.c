@@ -38,8 +38,8 @@ double pf_rope_attention_factor(const struct pf_rope_spec *rope)
 static double llama3_frequency(const struct pf_rope_spec *rope, double f)
 {
     const double turns = (double)rope->original_max_positions * f / two_pi;
-    const double blend = (turns - rope->low_freq_factor) /
-                         (rope->high_freq_factor - rope->low_freq_factor);
+    const double blend =
+        (turns - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
 
     if (turns < rope->low_freq_factor) {
         return f / rope->factor;

@@ -41,8 +41,9 @@ void pf_mesh_coords(const struct pf_mesh *mesh, int rank, int coord_out[PF_AXIS_
 int pf_mesh_rank(const struct pf_mesh *mesh, const int coord[PF_AXIS_COUNT]);
 
 /*
- * Ranks that differ from rank only in the axes of the set (bit 1u << axis), in rank order: the group
- * that a collective over these axes uses. ranks_out has room for pf_mesh_size. Returns how many.
+ * Ranks that differ from rank only in the axes of the set (bit 1u << axis), in rank order: the
+ * group that a collective over these axes uses. ranks_out has room for pf_mesh_size. Returns how
+ * many.
  */
 int pf_mesh_group(const struct pf_mesh *mesh, int rank, unsigned axes, int *ranks_out);
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * table.h - the tensor table: one row for each logical tensor of a model, made by one pure function
- * from (spec, mesh). What a rank allocates, what the optimizer updates, what decays, how a gradient is
- * reduced, what a checkpoint piece is called are all read off these rows and decided nowhere else.
- * A model family adds rows, a parallel mode adds a way to cut; no third place changes.
+ * from (spec, mesh). What a rank allocates, what the optimizer updates, what decays, how a gradient
+ * is reduced, what a checkpoint piece is called are all read off these rows and decided nowhere
+ * else. A model family adds rows, a parallel mode adds a way to cut; no third place changes.
  *
  * The decoder also reads it: a layer has a q bias exactly if the table has a row for that slot.
  *
- * Rows stand in the order of the model (embedding, layers from the first, final norm, head); this is
- * also the order of the fused buffers. A tied head has a row of its own with tied_to set: it owns no
- * storage, but a gradient accumulator (the sum of both uses is formed once, in this order: embedding
- * use, then head use).
+ * Rows stand in the order of the model (embedding, layers from the first, final norm, head); this
+ * is also the order of the fused buffers. A tied head has a row of its own with tied_to set: it
+ * owns no storage, but a gradient accumulator (the sum of both uses is formed once, in this order:
+ * embedding use, then head use).
  *
  *     struct pf_table *t;
  *     PF_TRY(pf_table_new(&spec, &mesh, &t));
@@ -73,7 +73,8 @@ enum pf_init_kind { PF_INIT_NORMAL, PF_INIT_ZEROS, PF_INIT_ONES };
  *   BLOCK     units [t*m/d, (t+1)*m/d) of the m = n / unit (equal blocks where d divides m)
  *   KV_HEADS  the same, whole heads of `unit` elements; with more ranks than heads, the one head
  *             t*m/d: neighbours hold copies of it
- *   QKV       three blocks, q of n_q_heads heads, then k and v of equal size: of q as BLOCK, of k and
+ *   QKV       three blocks, q of n_q_heads heads, then k and v of equal size: of q as BLOCK, of k
+ * and
  *             v as KV_HEADS
  *   VOCAB     [t*c, (t+1)*c) with c = ceil(n / d), clipped to n: what is beyond is padding, which
  *             only memory knows
@@ -101,11 +102,11 @@ struct pf_tensor_row {
     int n_dims;
     int64_t shape[PF_TENSOR_MAX_DIMS]; /* global, unpadded, as the Hugging Face file has it */
     struct pf_cut cut[PF_TENSOR_MAX_DIMS];
-    bool in_out;     /* a linear weight stored [in, out] */
-    int tied_to;     /* row index whose storage this row uses, or -1 */
-    bool no_decay;   /* fewer than two dimensions */
-    bool keep_fp32;  /* never stored in a narrower dtype */
-    bool frozen;     /* no gradient, no update (config key freeze) */
+    bool in_out;    /* a linear weight stored [in, out] */
+    int tied_to;    /* row index whose storage this row uses, or -1 */
+    bool no_decay;  /* fewer than two dimensions */
+    bool keep_fp32; /* never stored in a narrower dtype */
+    bool frozen;    /* no gradient, no update (config key freeze) */
     enum pf_init_kind init;
     double init_std;
 };
@@ -118,15 +119,15 @@ struct pf_table {
 
 /*
  * Build the table of a model. The cuts are filled in whatever the degrees are: they say how each
- * dimension would be cut over tp, and pf_table_local_boxes answers for the mesh given. Which layouts
- * this build trains is not decided here.
+ * dimension would be cut over tp, and pf_table_local_boxes answers for the mesh given. Which
+ * layouts this build trains is not decided here.
  *
  * Returns 0; PF_EINVAL when the spec is impossible (pf_spec_check, which see); PF_ENOTSUP naming a
  * family that this build does not train yet; PF_ENOMEM. Free with pf_table_free.
  *
- * Initialisation as transformers: normal(0, init_std) for matrices and embeddings, zeros for biases,
- * ones for norms; gpt2's c_proj weights have init_std / sqrt(2 * n_layers). The embedding's row
- * spec->padding_id starts at zero, which is a property of the spec and not of the row.
+ * Initialisation as transformers: normal(0, init_std) for matrices and embeddings, zeros for
+ * biases, ones for norms; gpt2's c_proj weights have init_std / sqrt(2 * n_layers). The embedding's
+ * row spec->padding_id starts at zero, which is a property of the spec and not of the row.
  * Source: transformers 5.24.0, PreTrainedModel._init_weights and modeling_gpt2.py.
  *
  * Names and shapes are those of the family's safetensors files: FORMATS.md 2a, 2b, 2e.
@@ -149,8 +150,8 @@ int64_t pf_tensor_row_count(const struct pf_tensor_row *row);
 /*
  * The part of a row's tensor that a rank holds, in logical coordinates: one box for plain blocks,
  * several for fused views, in the order in which they lie in the rank's memory. None is empty, none
- * overlap. boxes_out has room for PF_TABLE_MAX_BOXES. Returns how many (0: the rank holds nothing of
- * it). A tied row has the boxes of its owner.
+ * overlap. boxes_out has room for PF_TABLE_MAX_BOXES. Returns how many (0: the rank holds nothing
+ * of it). A tied row has the boxes of its owner.
  *
  * The distinct boxes of all ranks tile the tensor; the same box at several ranks is a copy.
  */
@@ -160,8 +161,9 @@ int pf_table_local_boxes(const struct pf_table *table, const struct pf_tensor_ro
 
 /*
  * Mark rows whose name matches one of the globs (pf_glob_match) as frozen. A tied row and its owner
- * are one parameter with two names: either name freezes both. n_met_out[i] says how many names glob i
- * met (NULL: do not tell), so that a glob that met nothing can be reported. Returns 0 or PF_ENOMEM.
+ * are one parameter with two names: either name freezes both. n_met_out[i] says how many names glob
+ * i met (NULL: do not tell), so that a glob that met nothing can be reported. Returns 0 or
+ * PF_ENOMEM.
  */
 int pf_table_freeze(struct pf_table *table, const char *const *globs, int n_globs, int *n_met_out);
 
@@ -176,17 +178,17 @@ int pf_table_exclude_decay(struct pf_table *table, const char *const *globs, int
  * care) do not depend on neighbours; so do the ends of the buffers and of the reduced part. Rows
  * stand in table order; the gaps are padding and stay zero.
  *
- * The gradient buffer has two parts: first, from 0, the gradients of all rows that are neither frozen
- * nor tied, which is what is reduced over ranks, measured and stepped; behind it the accumulators of
- * tied rows, each folded into its owner's gradient before that. A row of which the rank holds nothing
- * has count 0.
+ * The gradient buffer has two parts: first, from 0, the gradients of all rows that are neither
+ * frozen nor tied, which is what is reduced over ranks, measured and stepped; behind it the
+ * accumulators of tied rows, each folded into its owner's gradient before that. A row of which the
+ * rank holds nothing has count 0.
  */
 #define PF_LAYOUT_ALIGN 16
 struct pf_layout {
     int64_t n_rows;
-    int64_t *param_at; /* [n_rows]; a tied row has its owner's */
-    int64_t *grad_at;  /* [n_rows]; a tied row has its own; -1: frozen */
-    int64_t *count;    /* [n_rows] local elements */
+    int64_t *param_at;      /* [n_rows]; a tied row has its owner's */
+    int64_t *grad_at;       /* [n_rows]; a tied row has its own; -1: frozen */
+    int64_t *count;         /* [n_rows] local elements */
     int64_t param_elements; /* whole buffer, padding included */
     int64_t grad_elements;
     int64_t grad_reduced_elements; /* the leading part that is reduced and stepped */

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 static const char *const axis_names[PF_AXIS_COUNT] = {
-    [PF_AXIS_DP] = "dp", [PF_AXIS_SHARDING] = "sharding", [PF_AXIS_PP] = "pp",
-    [PF_AXIS_CP] = "cp", [PF_AXIS_TP] = "tp",
+    [PF_AXIS_DP] = "dp", [PF_AXIS_SHARDING] = "sharding", [PF_AXIS_PP] = "pp", [PF_AXIS_CP] = "cp",
+    [PF_AXIS_TP] = "tp",
 };
 
 static const enum pf_axis sharding_first[PF_AXIS_COUNT] = {
@@ -69,10 +69,11 @@ static int resolve_dp(const int degree[PF_AXIS_COUNT], int world, int *dp_out)
         return 0;
     }
     if (inner > world || world % inner != 0) {
-        return pf_fail(PF_EINVAL,
-                       "sharding %d * pp %d * cp %d * tp %d does not divide the number of ranks, %d",
-                       degree[PF_AXIS_SHARDING], degree[PF_AXIS_PP], degree[PF_AXIS_CP],
-                       degree[PF_AXIS_TP], world);
+        return pf_fail(
+            PF_EINVAL,
+            "sharding %d * pp %d * cp %d * tp %d does not divide the number of ranks, %d",
+            degree[PF_AXIS_SHARDING], degree[PF_AXIS_PP], degree[PF_AXIS_CP], degree[PF_AXIS_TP],
+            world);
     }
     *dp_out = (int)(world / inner);
     return 0;

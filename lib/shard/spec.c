@@ -40,8 +40,7 @@ static int check_sizes(const struct pf_model_spec *spec)
 
     PF_TRY(check_size("vocab_size", spec->vocab_size, most));
     PF_TRY(check_size(gpt2 ? "n_embd" : "hidden_size", spec->hidden, most));
-    PF_TRY(check_size(gpt2 ? "n_layer" : "num_hidden_layers", spec->n_layers,
-                      PF_SPEC_MAX_LAYERS));
+    PF_TRY(check_size(gpt2 ? "n_layer" : "num_hidden_layers", spec->n_layers, PF_SPEC_MAX_LAYERS));
     PF_TRY(check_size(gpt2 ? "n_head" : "num_attention_heads", spec->n_heads, most));
     PF_TRY(check_size("num_key_value_heads", spec->n_kv_heads, most));
     PF_TRY(check_size("head_dim", spec->head_dim, most));
@@ -130,13 +129,13 @@ static int check_rope(const struct pf_rope_spec *rope)
     if (!(rope->factor > 0.0 && isfinite(rope->factor))) {
         return pf_fail(PF_EINVAL, "rotary 'factor' is %g, must be above 0", rope->factor);
     }
-    if (rope->kind == PF_ROPE_LLAMA3 && !(rope->low_freq_factor > 0.0 &&
-                                          rope->high_freq_factor > rope->low_freq_factor)) {
+    if (rope->kind == PF_ROPE_LLAMA3 &&
+        !(rope->low_freq_factor > 0.0 && rope->high_freq_factor > rope->low_freq_factor)) {
         return pf_fail(PF_EINVAL, "'high_freq_factor' %g must be above 'low_freq_factor' %g",
                        rope->high_freq_factor, rope->low_freq_factor);
     }
-    if (rope->kind == PF_ROPE_YARN && !(rope->beta_slow > 0.0 && rope->beta_fast > 0.0 &&
-                                        rope->attention_factor >= 0.0)) {
+    if (rope->kind == PF_ROPE_YARN &&
+        !(rope->beta_slow > 0.0 && rope->beta_fast > 0.0 && rope->attention_factor >= 0.0)) {
         return pf_fail(PF_EINVAL, "yarn's beta_fast, beta_slow and factors must be above 0");
     }
     if (rope->kind != PF_ROPE_LINEAR) {

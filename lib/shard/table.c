@@ -20,7 +20,8 @@ enum kind {
     KIND_BIAS,     /* starts at zero */
 };
 
-/* One kind of row; where the families' names differ, `gpt2` is the odd one out. NULL: no such row. */
+/* One kind of row; where the families' names differ, `gpt2` is the odd one out. NULL: no such
+ * row. */
 struct rule {
     enum pf_slot slot;
     const char *gpt2, *others;
@@ -30,10 +31,13 @@ struct rule {
 };
 
 static const struct rule before_layers[] = {
-    {PF_SLOT_EMBED, "transformer.wte.weight", "model.embed_tokens.weight", KIND_EMBED, 2,
+    {PF_SLOT_EMBED,
+     "transformer.wte.weight",
+     "model.embed_tokens.weight",
+     KIND_EMBED,
+     2,
      {DIM_VOCAB, DIM_HIDDEN}},
-    {PF_SLOT_POS_EMBED, "transformer.wpe.weight", NULL, KIND_EMBED, 2,
-     {DIM_POSITION, DIM_HIDDEN}},
+    {PF_SLOT_POS_EMBED, "transformer.wpe.weight", NULL, KIND_EMBED, 2, {DIM_POSITION, DIM_HIDDEN}},
 };
 
 static const struct rule in_layer[] = {
@@ -49,27 +53,36 @@ static const struct rule in_layer[] = {
     {PF_SLOT_V_B, NULL, "self_attn.v_proj.bias", KIND_BIAS, 1, {DIM_KEY}},
     {PF_SLOT_Q_NORM_W, NULL, "self_attn.q_norm.weight", KIND_NORM, 1, {DIM_HEAD}},
     {PF_SLOT_K_NORM_W, NULL, "self_attn.k_norm.weight", KIND_NORM, 1, {DIM_HEAD}},
-    {PF_SLOT_O_W, "attn.c_proj.weight", "self_attn.o_proj.weight", KIND_RESIDUAL, 2,
+    {PF_SLOT_O_W,
+     "attn.c_proj.weight",
+     "self_attn.o_proj.weight",
+     KIND_RESIDUAL,
+     2,
      {DIM_HIDDEN, DIM_QUERY}},
     {PF_SLOT_O_B, "attn.c_proj.bias", "self_attn.o_proj.bias", KIND_BIAS, 1, {DIM_HIDDEN}},
-    {PF_SLOT_NORM2_W, "ln_2.weight", "post_attention_layernorm.weight", KIND_NORM, 1,
-     {DIM_HIDDEN}},
+    {PF_SLOT_NORM2_W, "ln_2.weight", "post_attention_layernorm.weight", KIND_NORM, 1, {DIM_HIDDEN}},
     {PF_SLOT_NORM2_B, "ln_2.bias", "post_attention_layernorm.bias", KIND_BIAS, 1, {DIM_HIDDEN}},
     {PF_SLOT_GATE_W, NULL, "mlp.gate_proj.weight", KIND_LINEAR, 2, {DIM_FFN, DIM_HIDDEN}},
     {PF_SLOT_GATE_B, NULL, "mlp.gate_proj.bias", KIND_BIAS, 1, {DIM_FFN}},
-    {PF_SLOT_UP_W, "mlp.c_fc.weight", "mlp.up_proj.weight", KIND_LINEAR, 2,
-     {DIM_FFN, DIM_HIDDEN}},
+    {PF_SLOT_UP_W, "mlp.c_fc.weight", "mlp.up_proj.weight", KIND_LINEAR, 2, {DIM_FFN, DIM_HIDDEN}},
     {PF_SLOT_UP_B, "mlp.c_fc.bias", "mlp.up_proj.bias", KIND_BIAS, 1, {DIM_FFN}},
-    {PF_SLOT_DOWN_W, "mlp.c_proj.weight", "mlp.down_proj.weight", KIND_RESIDUAL, 2,
+    {PF_SLOT_DOWN_W,
+     "mlp.c_proj.weight",
+     "mlp.down_proj.weight",
+     KIND_RESIDUAL,
+     2,
      {DIM_HIDDEN, DIM_FFN}},
     {PF_SLOT_DOWN_B, "mlp.c_proj.bias", "mlp.down_proj.bias", KIND_BIAS, 1, {DIM_HIDDEN}},
 };
 
 static const struct rule after_layers[] = {
-    {PF_SLOT_FINAL_NORM_W, "transformer.ln_f.weight", "model.norm.weight", KIND_NORM, 1,
+    {PF_SLOT_FINAL_NORM_W,
+     "transformer.ln_f.weight",
+     "model.norm.weight",
+     KIND_NORM,
+     1,
      {DIM_HIDDEN}},
-    {PF_SLOT_FINAL_NORM_B, "transformer.ln_f.bias", "model.norm.bias", KIND_BIAS, 1,
-     {DIM_HIDDEN}},
+    {PF_SLOT_FINAL_NORM_B, "transformer.ln_f.bias", "model.norm.bias", KIND_BIAS, 1, {DIM_HIDDEN}},
     {PF_SLOT_HEAD_W, "lm_head.weight", "lm_head.weight", KIND_EMBED, 2, {DIM_VOCAB, DIM_HIDDEN}},
     {PF_SLOT_HEAD_B, "lm_head.bias", "lm_head.bias", KIND_BIAS, 1, {DIM_VOCAB}},
 };
@@ -176,9 +189,9 @@ static struct pf_cut dim_cut(const struct pf_model_spec *spec, enum dim dim)
 
 static void set_init(const struct pf_model_spec *spec, enum kind kind, struct pf_tensor_row *row)
 {
-    row->init = kind == KIND_NORM ? PF_INIT_ONES
-              : kind == KIND_BIAS ? PF_INIT_ZEROS
-                                  : PF_INIT_NORMAL;
+    row->init = kind == KIND_NORM   ? PF_INIT_ONES
+                : kind == KIND_BIAS ? PF_INIT_ZEROS
+                                    : PF_INIT_NORMAL;
     if (row->init == PF_INIT_NORMAL) {
         row->init_std = spec->init_std;
     }
@@ -197,8 +210,8 @@ static void add_row(const struct pf_model_spec *spec, const struct rule *rule, i
         return;
     }
     struct pf_tensor_row *const row = &table->rows[table->n_rows++];
-    *row = (struct pf_tensor_row){.slot = rule->slot, .layer = layer, .expert = -1,
-                                  .n_dims = rule->n_dims, .tied_to = -1};
+    *row = (struct pf_tensor_row){
+        .slot = rule->slot, .layer = layer, .expert = -1, .n_dims = rule->n_dims, .tied_to = -1};
     if (layer < 0) {
         snprintf(row->name, sizeof row->name, "%s", name);
     } else {
@@ -409,8 +422,8 @@ int pf_table_local_boxes(const struct pf_table *table, const struct pf_tensor_ro
     for (int d = 0; d < row->n_dims; d++) {
         const struct pf_cut *const cut = &row->cut[d];
         struct span spans[3];
-        const int n_spans = dim_spans(cut, row->shape[d], table->mesh.degree[cut->axis],
-                                      coord[cut->axis], spans);
+        const int n_spans =
+            dim_spans(cut, row->shape[d], table->mesh.degree[cut->axis], coord[cut->axis], spans);
         n = cut_boxes(boxes_out, n, d, spans, n_spans);
     }
     return n;

@@ -12,9 +12,18 @@
 #include <stdarg.h>
 #include <string.h>
 
-static const char *const folders[] = {
-    "gpt2",    "llama",     "llama-tied",      "qwen2",       "qwen3",            "ernie4_5",
-    "mixtral", "qwen3_moe", "qwen3_moe-mixed", "deepseek_v3", "deepseek_v3-yarn", "ernie4_5_moe"};
+static const char *const folders[] = {"gpt2",
+                                      "llama",
+                                      "llama-tied",
+                                      "qwen2",
+                                      "qwen3",
+                                      "ernie4_5",
+                                      "mixtral",
+                                      "qwen3_moe",
+                                      "qwen3_moe-mixed",
+                                      "deepseek_v3",
+                                      "deepseek_v3-yarn",
+                                      "ernie4_5_moe"};
 
 /* Parse a configuration written here; its code. */
 static int read_text(const char *text, struct pf_model_spec *spec_out)
@@ -173,9 +182,10 @@ static void settings_reach_the_spec(void)
     ok(read_with("ernie4_5", "\"use_bias\": true", &s) == 0 && s.o_bias && s.mlp_bias &&
            !s.head_bias,
        "ernie4_5: use_bias");
-    ok(read_with("gpt2", "\"scale_attn_weights\": false, \"n_inner\": 80, "
-                         "\"reorder_and_upcast_attn\": true, \"tie_word_embeddings\": false, "
-                         "\"activation_function\": \"relu\"",
+    ok(read_with("gpt2",
+                 "\"scale_attn_weights\": false, \"n_inner\": 80, "
+                 "\"reorder_and_upcast_attn\": true, \"tie_word_embeddings\": false, "
+                 "\"activation_function\": \"relu\"",
                  &s) == 0 &&
            s.attention_scale == 1.0 && s.ffn == 80 && !s.tied_head && s.act == PF_SPEC_ACT_RELU,
        "gpt2: unscaled scores, inner width, head of its own");
@@ -192,25 +202,29 @@ static void rotary_spellings(void)
 {
     struct pf_model_spec s;
 
-    ok(read_with("llama", "\"rope_theta\": 5000, \"rope_scaling\": {\"type\": \"linear\", "
-                          "\"factor\": 2}",
+    ok(read_with("llama",
+                 "\"rope_theta\": 5000, \"rope_scaling\": {\"type\": \"linear\", "
+                 "\"factor\": 2}",
                  &s) == 0 &&
            s.rope.kind == PF_ROPE_LINEAR && s.rope.theta == 5000.0 && s.rope.factor == 2.0,
        "version 4: type, theta outside");
-    ok(read_with("llama", "\"rope_theta\": 7, \"rope_parameters\": {\"rope_type\": \"yarn\", "
-                          "\"rope_theta\": 8, \"factor\": 4.0, \"truncate\": false}",
+    ok(read_with("llama",
+                 "\"rope_theta\": 7, \"rope_parameters\": {\"rope_type\": \"yarn\", "
+                 "\"rope_theta\": 8, \"factor\": 4.0, \"truncate\": false}",
                  &s) == 0 &&
            s.rope.kind == PF_ROPE_YARN && s.rope.theta == 8.0 && s.rope.beta_fast == 32.0 &&
            s.rope.beta_slow == 1.0 && s.rope.original_max_positions == 2048 && !s.rope.truncate,
        "version 5: theta inside wins, yarn's defaults, length from the model");
-    ok(read_with("llama", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": null, "
-                          "\"original_max_position_embeddings\": 512}",
+    ok(read_with("llama",
+                 "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": null, "
+                 "\"original_max_position_embeddings\": 512}",
                  &s) == 0 &&
            s.rope.factor == 4.0,
        "yarn: a null factor is the ratio of the lengths");
-    ok(read_with("llama", "\"original_max_position_embeddings\": 64, \"rope_scaling\": "
-                          "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
-                          "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 128}",
+    ok(read_with("llama",
+                 "\"original_max_position_embeddings\": 64, \"rope_scaling\": "
+                 "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+                 "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 128}",
                  &s) == 0 &&
            s.rope.original_max_positions == 64,
        "a length beside the scaling wins over the one in it");
@@ -345,6 +359,10 @@ static void written_configs_read_back(void)
     spec = fixture_spec("mixtral", "config.json");
     ok(pf_family_write_config(&spec, PF_DTYPE_F32, &text) == PF_ENOTSUP && text.len == 0,
        "experts are not written");
+    spec = fixture_spec("llama-tied", "config.json");
+    ok(pf_family_write_config(&spec, PF_DTYPE_F32, &text) == 0 &&
+           strstr(text.text, "\"factor\": 8.0,") && strstr(text.text, "\"n_embd\"") == NULL,
+       "whole floats keep their point, which some readers ask for");
     pf_str_release(&text);
 }
 

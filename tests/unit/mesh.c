@@ -80,8 +80,8 @@ static void groups(void)
     ok(pf_mesh_group(&mesh, 5, 0, ranks) == 1 && ranks[0] == 5, "no axis: the rank alone");
     ok(pf_mesh_group(&mesh, 5, (1u << PF_AXIS_COUNT) - 1, ranks) == 12 && ranks[11] == 11,
        "all axes: everybody");
-    ok(pf_mesh_group(&mesh, 6, 1u << PF_AXIS_DP | 1u << PF_AXIS_TP, ranks) == 6 &&
-           ranks[0] == 2 && ranks[1] == 3 && ranks[2] == 6 && ranks[5] == 11,
+    ok(pf_mesh_group(&mesh, 6, 1u << PF_AXIS_DP | 1u << PF_AXIS_TP, ranks) == 6 && ranks[0] == 2 &&
+           ranks[1] == 3 && ranks[2] == 6 && ranks[5] == 11,
        "two axes together");
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model configurations under tests/fixtures/hf, as specs. Tests run in the repository's root. */
+/* The model configurations under tests/fixtures/hf, as specs. Tests run in the repository's root.
+ */
 #ifndef MODEL_FIXTURE_H
 #define MODEL_FIXTURE_H
 
@@ -13,7 +14,7 @@
 
 #define HF_FIXTURES "tests/fixtures/hf/"
 
-/* Read tests/fixtures/hf/FOLDER/FILE. A spec of zeros if that fails, which is also a failed claim. */
+/* Read tests/fixtures/hf/FOLDER/FILE. A spec of zeros if that fails, which also fails a claim. */
 static inline struct pf_model_spec fixture_spec(const char *folder, const char *file)
 {
     struct pf_json *config = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rotary tables, against frequencies worked out here in another way: angles by complex powers of one
- * step, the scalings from their published descriptions.
+ * Rotary tables, against frequencies worked out here in another way: angles by complex powers of
+ * one step, the scalings from their published descriptions.
  */
 #include <pf/error.h>
 #include <pf/family.h>
@@ -56,9 +56,13 @@ static void plain_and_linear(void)
 /* In terms of wavelengths, as Meta describes it. */
 static void llama3(void)
 {
-    const struct pf_rope_spec rope = {.kind = PF_ROPE_LLAMA3, .dim = 16, .theta = 10000.0,
-                                      .factor = 8.0, .low_freq_factor = 1.0,
-                                      .high_freq_factor = 4.0, .original_max_positions = 64};
+    const struct pf_rope_spec rope = {.kind = PF_ROPE_LLAMA3,
+                                      .dim = 16,
+                                      .theta = 10000.0,
+                                      .factor = 8.0,
+                                      .low_freq_factor = 1.0,
+                                      .high_freq_factor = 4.0,
+                                      .original_max_positions = 64};
     int n_kept = 0, n_blended = 0, n_slowed = 0;
     double f[8];
 
@@ -82,8 +86,13 @@ static void llama3(void)
 
 static void yarn(void)
 {
-    struct pf_rope_spec rope = {.kind = PF_ROPE_YARN, .dim = 16, .theta = 10000.0, .factor = 8.0,
-                                .original_max_positions = 32, .beta_fast = 4.0, .beta_slow = 1.0,
+    struct pf_rope_spec rope = {.kind = PF_ROPE_YARN,
+                                .dim = 16,
+                                .theta = 10000.0,
+                                .factor = 8.0,
+                                .original_max_positions = 32,
+                                .beta_fast = 4.0,
+                                .beta_slow = 1.0,
                                 .truncate = true};
     double f[8];
 
@@ -113,8 +122,8 @@ static void attention_factors(void)
     ok(fabs(pf_rope_attention_factor(&rope) - (0.1 * log(8.0) + 1.0)) < 1e-15,
        "one of mscale and mscale_all_dim alone counts for nothing");
     rope.mscale_all_dim = 2.0;
-    ok(fabs(pf_rope_attention_factor(&rope) -
-            (0.05 * log(8.0) + 1.0) / (0.2 * log(8.0) + 1.0)) < 1e-15,
+    ok(fabs(pf_rope_attention_factor(&rope) - (0.05 * log(8.0) + 1.0) / (0.2 * log(8.0) + 1.0)) <
+           1e-15,
        "both give their ratio");
     rope.attention_factor = 1.5;
     ok(pf_rope_attention_factor(&rope) == 1.5, "a factor that is given wins");

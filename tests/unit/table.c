@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const folders[] = {"gpt2",  "llama", "llama-tied",
-                                      "qwen2", "qwen3", "ernie4_5"};
+static const char *const folders[] = {"gpt2", "llama", "llama-tied", "qwen2", "qwen3", "ernie4_5"};
 #define N_FOLDERS (sizeof folders / sizeof folders[0])
 
 static struct pf_table *table_of_spec(const struct pf_model_spec *spec, int tp)
@@ -110,8 +109,7 @@ static void rows_are_found(void)
 
     ok(row && strcmp(row->name, "model.layers.2.self_attn.v_proj.bias") == 0 && row->layer == 2,
        "a row is found by layer and slot");
-    ok(row == pf_table_find_name(table, "model.layers.2.self_attn.v_proj.bias"),
-       "and by name");
+    ok(row == pf_table_find_name(table, "model.layers.2.self_attn.v_proj.bias"), "and by name");
     ok(!pf_table_find(table, 2, PF_SLOT_O_B) && !pf_table_find(table, 3, PF_SLOT_V_B) &&
            !pf_table_find_name(table, "model.layers.3.self_attn.v_proj.bias"),
        "what the model does not have is not found");
@@ -132,8 +130,7 @@ static void rows_stand_in_model_order(void)
     }
     ok(wrong == 0, "layers ascend, and slots within them");
     ok(table->rows[0].slot == PF_SLOT_EMBED && table->rows[1].slot == PF_SLOT_POS_EMBED &&
-           table->rows[2].layer == 0 &&
-           table->rows[table->n_rows - 1].slot == PF_SLOT_HEAD_W &&
+           table->rows[2].layer == 0 && table->rows[table->n_rows - 1].slot == PF_SLOT_HEAD_W &&
            table->rows[table->n_rows - 2].slot == PF_SLOT_FINAL_NORM_B,
        "embeddings come first, final norm and head last");
     pf_table_free(table);
@@ -229,8 +226,8 @@ static void globs_freeze(void)
     ok(pf_table_freeze(table, globs, 3, met) == 0, "globs are applied");
     for (int64_t i = 0; i < table->n_rows; i++) {
         const struct pf_tensor_row *row = &table->rows[i];
-        const bool want = row->layer == 0 || row->slot == PF_SLOT_HEAD_W ||
-                          row->slot == PF_SLOT_EMBED;
+        const bool want =
+            row->layer == 0 || row->slot == PF_SLOT_HEAD_W || row->slot == PF_SLOT_EMBED;
         in_layer += row->layer == 0;
         wrong += row->frozen != want;
     }
@@ -353,8 +350,7 @@ static void fused_blocks_are_cut_by_heads(void)
        "each the second half of its block, over all inputs");
     const struct pf_box up = only_box(table, 0, PF_SLOT_UP_W, 1);
     const struct pf_box down = only_box(table, 0, PF_SLOT_DOWN_W, 1);
-    ok(up.lo[1] == 96 && up.hi[1] == 192 && up.hi[0] == 48 && down.lo[0] == 96 &&
-           down.hi[0] == 192,
+    ok(up.lo[1] == 96 && up.hi[1] == 192 && up.hi[0] == 48 && down.lo[0] == 96 && down.hi[0] == 192,
        "weights stored [in, out] are cut along the right dimension");
     pf_table_free(table);
 }
