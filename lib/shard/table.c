@@ -408,7 +408,9 @@ static int cut_boxes(struct pf_box *boxes, int n, int d, const struct span *span
             }
         }
     }
-    memcpy(boxes, cut, (size_t)n_cut * sizeof *boxes);
+    for (int i = 0; i < n_cut; i++) {
+        boxes[i] = cut[i];
+    }
     return n_cut;
 }
 
