@@ -652,7 +652,7 @@ const struct pf_json *pf_json_find(const struct pf_json *node, const char *path)
 
 size_t pf_json_n(const struct pf_json *node)
 {
-    return node->n_children;
+    return node ? node->n_children : 0;
 }
 
 const char *pf_json_key(const struct pf_json *node, size_t i)

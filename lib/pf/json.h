@@ -93,7 +93,8 @@ const struct pf_json *pf_json_get(const struct pf_json *node, const char *key);
 const struct pf_json *pf_json_find(const struct pf_json *node, const char *path);
 
 /* Members of an object or elements of an array, in the order of the text. n is 0 for other types.
- * pf_json_key gives the key of member i of an object; pf_json_child needs i < n, else NULL. */
+ * pf_json_key gives the key of member i of an object; pf_json_child needs i < n, else NULL. A NULL node
+ * has none. */
 size_t pf_json_n(const struct pf_json *node);
 const char *pf_json_key(const struct pf_json *node, size_t i);
 const struct pf_json *pf_json_child(const struct pf_json *node, size_t i);

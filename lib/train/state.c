@@ -92,6 +92,11 @@ static void initialise(struct pf_trainer *t)
         } else {
             pf_rng_fill_normal_f32(pf_rng_derive_name(key, row->name), 0, 0, 0, row->init_std, p, n);
         }
+        if (row->slot == PF_SLOT_EMBED && t->spec.padding_id >= 0) {
+            /* As nn.Embedding with a padding_idx. */
+            memset(p + t->spec.padding_id * row->shape[1], 0,
+                   (size_t)row->shape[1] * sizeof *p);
+        }
     }
 }
 
