@@ -37,14 +37,17 @@
 #define SLEEP_MAX_NS 500000
 #define ANSWER_S 1.5 /* how long to wait for answers when a deadline has passed */
 
+#define HISTORY 16 /* collectives of a group that a rank remembers */
+
 #define COLLECTIVE_TAG 0x4000 /* MPI promises tags up to 32767 */
 #define SEQUENCE_MASK 0x3ff
 
 /* What a rank is waiting for: what it tells others that ask. */
 struct place {
     uint64_t uid, sequence;
-    int32_t kind;      /* enum pf_comm_kind */
-    int32_t peer, tag; /* of a send or recv, peer as a world rank */
+    int32_t kind;                 /* enum pf_comm_kind */
+    int32_t peer, tag;            /* of a send or recv, peer as a world rank */
+    unsigned char kinds[HISTORY]; /* of the latest collectives: number s is at s mod HISTORY */
     char group[40];
 };
 
@@ -86,6 +89,7 @@ struct mpi {
     struct pf_comm base;
     struct job *job;
     MPI_Comm comm;
+    unsigned char kinds[HISTORY];
 };
 
 static struct mpi *mpi_of(struct pf_comm *comm)
@@ -119,6 +123,12 @@ static int mpi_fault(struct mpi *c, int code, const char *what)
 /* Where ranks are ---------------------------------------------------------------------------------
  */
 
+/* Is the operation between some ranks of the group, so that its number means nothing to others? */
+static bool is_messages(int32_t kind)
+{
+    return kind == PF_COMM_SEND || kind == PF_COMM_RECV || kind == PF_COMM_GROUP;
+}
+
 static void set_place(struct mpi *c, enum pf_comm_kind kind, int peer, int tag)
 {
     struct place *place = &c->job->place;
@@ -130,6 +140,10 @@ static void set_place(struct mpi *c, enum pf_comm_kind kind, int peer, int tag)
         .peer = peer < 0 ? -1 : c->base.world_ranks[peer],
         .tag = tag,
     };
+    if (!is_messages(kind)) {
+        c->kinds[c->base.sequence % HISTORY] = (unsigned char)kind;
+    }
+    memcpy(place->kinds, c->kinds, sizeof place->kinds);
     snprintf(place->group, sizeof place->group, "%s", c->base.name);
 }
 
@@ -223,12 +237,6 @@ static void describe(const struct place *place, char *text, size_t text_bytes)
     }
 }
 
-/* Is the operation between some ranks of the group, so that its number means nothing to others? */
-static bool is_messages(int32_t kind)
-{
-    return kind == PF_COMM_SEND || kind == PF_COMM_RECV || kind == PF_COMM_GROUP;
-}
-
 /* Does this rank wait for that one? In a collective for all that are not past it; otherwise for the
  * peers of requests that are still open. */
 static bool awaits(const struct mpi *c, int world_rank)
@@ -256,10 +264,15 @@ static bool is_at(const struct place *theirs, const struct place *mine)
     return theirs->uid == mine->uid && theirs->sequence >= mine->sequence;
 }
 
-static bool contradicts(const struct place *theirs, const struct place *mine)
+/* Do two ranks remember the latest collective that both have begun as different ones? Its number is
+ * *number_out. */
+static bool contradicts(const struct place *theirs, const struct place *mine, uint64_t *number_out)
 {
-    return theirs->uid == mine->uid && theirs->sequence == mine->sequence &&
-           theirs->kind != mine->kind && !is_messages(theirs->kind) && !is_messages(mine->kind);
+    const uint64_t n = theirs->sequence < mine->sequence ? theirs->sequence : mine->sequence;
+
+    *number_out = n;
+    return theirs->uid == mine->uid && n > 0 && theirs->sequence - n < HISTORY &&
+           mine->sequence - n < HISTORY && theirs->kinds[n % HISTORY] != mine->kinds[n % HISTORY];
 }
 
 /* "rank 2", "ranks 2, 3 and 7", at most eight by name. Counts only those for which `silent` says
@@ -286,18 +299,19 @@ static int list_silent(const struct mpi *c, bool awaited, char *text, size_t tex
     return n;
 }
 
-static int blame_contradiction(const struct mpi *c, int other)
+static int blame_contradiction(const struct mpi *c, int other, uint64_t number)
 {
-    const struct place *theirs = &c->job->heard[other].place;
+    const struct place *mine = &c->job->place, *theirs = &c->job->heard[other].place;
     const int me = c->base.world->rank;
+    const char *my_kind = pf_comm_kind_name(mine->kinds[number % HISTORY]);
+    const char *their_kind = pf_comm_kind_name(theirs->kinds[number % HISTORY]);
     const bool is_lower = me < other;
-    char mine_text[128], their_text[128];
 
-    describe(&c->job->place, mine_text, sizeof mine_text);
-    describe(theirs, their_text, sizeof their_text);
-    return pf_fail(PF_EDISAGREE, "ranks disagree: rank %d is at %s, rank %d at %s",
-                   is_lower ? me : other, is_lower ? mine_text : their_text, is_lower ? other : me,
-                   is_lower ? their_text : mine_text);
+    return pf_fail(PF_EDISAGREE,
+                   "ranks disagree: number %" PRIu64 " of group '%s' is %s on rank %d, %s on "
+                   "rank %d",
+                   number, mine->group, is_lower ? my_kind : their_kind, is_lower ? me : other,
+                   is_lower ? their_kind : my_kind, is_lower ? other : me);
 }
 
 /* `other` answers, but from elsewhere; it may itself be waiting for a rank that is silent. */
@@ -319,6 +333,7 @@ static int blame(const struct mpi *c)
 {
     const struct job *job = c->job;
     char mine_text[128], silent[96];
+    uint64_t number;
     int elsewhere = -1;
 
     for (int r = 0; r < c->base.world->size; r++) {
@@ -326,8 +341,8 @@ static int blame(const struct mpi *c)
         if (!heard->heard || !awaits(c, r)) {
             continue;
         }
-        if (contradicts(&heard->place, &job->place)) {
-            return blame_contradiction(c, r);
+        if (contradicts(&heard->place, &job->place, &number)) {
+            return blame_contradiction(c, r, number);
         }
         if (elsewhere < 0 && (is_messages(job->place.kind) || !is_at(&heard->place, &job->place))) {
             elsewhere = r;
