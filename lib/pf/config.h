@@ -87,8 +87,14 @@ struct pf_config {
     int64_t *dump_steps;
     int64_t n_dump_steps;
     unsigned dump; /* bits PF_DUMP_* */
+    int64_t *skip_data_intervals; /* first and last step of each interval in turn */
+    int64_t n_skip_data_intervals; /* numbers, so twice the intervals */
     /* derived by pf_config_resolve */
     struct pf_mesh mesh;
+    /* what reading remembers for resolving: which rows of pf_keys were
+     * given, and lines to log */
+    unsigned char *given; /* 0: no; 1: the default was; 2: another value was */
+    struct pf_str_list notes;
 };
 
 enum pf_key_status { PF_KEY_EFFECTIVE, PF_KEY_SATISFIED, PF_KEY_REFUSED };
@@ -105,6 +111,7 @@ enum pf_key_type {
     PF_KEY_F64_LIST,
     PF_KEY_ENUM,   /* one of `choices` */
     PF_KEY_OBJECT, /* kept as JSON text */
+    PF_KEY_I64_PAIRS, /* a list of lists of two integers */
 };
 
 /* One row of the table, for reading, for documentation and for tests. */
@@ -114,10 +121,14 @@ struct pf_key {
     enum pf_key_status status;
     const char *by_default;     /* as JSON text; "null" where there is none */
     const char *const *choices; /* ENUM: NULL-terminated */
+    int n_supported;            /* ENUM: so many of the choices work in this build; 0: all */
+    const char *same_as_default; /* refused: JSON array of values that mean the same as by_default */
+    double min, max;             /* range of a number, and of each in a list, where min < max */
     const char *unit;           /* "tokens", "seconds", NULL */
     bool may_change_on_resume;
     const char *help; /* what it does; satisfied, refused: why */
-    size_t field;     /* offset in struct pf_config, SIZE_MAX where there is none */
+    size_t field;     /* offset in struct pf_config, SIZE_MAX where there is none. A list is a pointer
+                         followed by an int64_t count */
 };
 
 /* The whole table, in the order of pf-config(5). */

@@ -1,0 +1,1003 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading, resolving and printing the options of a run, all by the table of config_keys.c. */
+#include <pf/config.h>
+
+#include "config_internal.h"
+
+#include <pf/error.h>
+#include <pf/json.h>
+#include <pf/log.h>
+#include <pf/mem.h>
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert(sizeof(enum pf_lr_kind) == sizeof(int), "an enum field is read as int");
+
+enum origin { ORIGIN_NONE, ORIGIN_FILE, ORIGIN_COMMAND_LINE };
+
+/* What was said about one key. */
+struct given {
+    const struct pf_json *value;
+    const struct pf_json *where; /* the member to name in messages: value's own, or an old form */
+    enum origin origin;
+};
+
+struct reading {
+    struct pf_config *config;
+    struct given *given;   /* [pf_n_keys] */
+    struct pf_json **docs; /* everything that nodes belong to */
+    size_t n_docs;
+};
+
+/* Any value of a key; what is used depends on its type. */
+struct value {
+    bool b;
+    int choice;
+    int64_t i64;
+    uint64_t u64;
+    double f64;
+    char *text;
+    struct pf_str_list words;
+    void *items;
+    int64_t n;
+};
+
+/* The table ------------------------------------------------------------------------------------- */
+
+int config_key_find(const char *name)
+{
+    for (size_t i = 0; i < pf_n_keys; i++) {
+        if (strcmp(pf_keys[i].name, name) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+size_t config_key_index(const char *name)
+{
+    const int i = config_key_find(name);
+
+    PF_ASSERT(i >= 0);
+    return (size_t)i;
+}
+
+static const char *canonical(const char *name)
+{
+    for (size_t i = 0; i < pf_n_key_aliases; i++) {
+        if (strcmp(pf_key_aliases[i].old, name) == 0) {
+            return pf_key_aliases[i].name;
+        }
+    }
+    return name;
+}
+
+int config_note(struct pf_config *config, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    char *const note = pf_vasprintf(format, args);
+    va_end(args);
+    if (!note) {
+        return PF_ENOMEM;
+    }
+    const int err = pf_str_list_append(&config->notes, note);
+    pf_free(note);
+    return err;
+}
+
+/* Values ---------------------------------------------------------------------------------------- */
+
+static void value_release(struct value *v)
+{
+    pf_free(v->text);
+    pf_str_list_release(&v->words);
+    pf_free(v->items);
+}
+
+static int check_range(const struct pf_key *key, const struct pf_json *node, double x)
+{
+    if (key->min >= key->max || (x >= key->min && x <= key->max)) {
+        return 0;
+    }
+    if (key->max >= 2147483647.0 && x < key->min) {
+        return pf_json_fail(node, "must be at least %g", key->min);
+    }
+    return pf_json_fail(node, "must be between %.10g and %.10g", key->min, key->max);
+}
+
+static int read_choice(const struct pf_key *key, const struct pf_json *node, struct value *v)
+{
+    const char *text;
+    char all[256] = "";
+
+    PF_TRY(pf_json_as_string(node, &text));
+    for (int i = 0; key->choices[i]; i++) {
+        if (strcmp(key->choices[i], text) == 0) {
+            v->choice = i;
+            return 0;
+        }
+        const size_t len = strlen(all);
+        snprintf(all + len, sizeof all - len, "%s'%s'", i ? ", " : "", key->choices[i]);
+    }
+    return pf_json_fail(node, "must be %s%s, not '%s'", key->choices[1] ? "one of " : "", all, text);
+}
+
+static int split_words(const char *text, struct pf_str_list *words)
+{
+    struct pf_str_list parts = {0};
+    int err = pf_str_split(text, ' ', true, &parts);
+
+    for (size_t i = 0; !err && i < parts.n; i++) {
+        if (*parts.items[i]) {
+            err = pf_str_list_append(words, parts.items[i]);
+        }
+    }
+    pf_str_list_release(&parts);
+    return err;
+}
+
+static int read_words(const struct pf_json *node, struct value *v)
+{
+    const char *text;
+
+    if (pf_json_type(node) == PF_JSON_STRING) {
+        PF_TRY(pf_json_as_string(node, &text));
+        return split_words(text, &v->words);
+    }
+    if (pf_json_type(node) != PF_JSON_ARRAY) {
+        return pf_json_fail(node, "must be an array of strings or a string of words, not %s",
+                            pf_json_type_name(pf_json_type(node)));
+    }
+    for (size_t i = 0; i < pf_json_n(node); i++) {
+        PF_TRY(pf_json_as_string(pf_json_child(node, i), &text));
+        PF_TRY(pf_str_list_append(&v->words, text));
+    }
+    return 0;
+}
+
+/* A list of numbers; one number stands for a list of it. */
+static int read_numbers(const struct pf_key *key, const struct pf_json *node, struct value *v)
+{
+    const bool is_one = pf_json_type(node) == PF_JSON_NUMBER;
+    const size_t n = is_one ? 1 : pf_json_n(node);
+
+    if (!is_one) {
+        PF_TRY(pf_json_expect(node, PF_JSON_ARRAY));
+    }
+    v->items = pf_calloc_array(n + 1, sizeof(double));
+    if (!v->items) {
+        return PF_ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct pf_json *const item = is_one ? node : pf_json_child(node, i);
+        double x;
+        PF_TRY(pf_json_as_f64(item, &x));
+        PF_TRY(check_range(key, item, x));
+        if (key->type == PF_KEY_F64_LIST) {
+            ((double *)v->items)[i] = x;
+        } else {
+            PF_TRY(pf_json_as_i64(item, &((int64_t *)v->items)[i]));
+        }
+    }
+    v->n = (int64_t)n;
+    return 0;
+}
+
+static int read_pairs(const struct pf_key *key, const struct pf_json *node, struct value *v)
+{
+    const size_t n = pf_json_n(node);
+
+    PF_TRY(pf_json_expect(node, PF_JSON_ARRAY));
+    int64_t *const items = v->items = pf_calloc_array(2 * n + 1, sizeof *items);
+    if (!items) {
+        return PF_ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct pf_json *const pair = pf_json_child(node, i);
+        PF_TRY(pf_json_expect(pair, PF_JSON_ARRAY));
+        if (pf_json_n(pair) != 2) {
+            return pf_json_fail(pair, "must hold two integers, the first and the last");
+        }
+        for (size_t k = 0; k < 2; k++) {
+            PF_TRY(pf_json_as_i64(pf_json_child(pair, k), &items[2 * i + k]));
+            PF_TRY(check_range(key, pf_json_child(pair, k), (double)items[2 * i + k]));
+        }
+        if (items[2 * i] > items[2 * i + 1]) {
+            return pf_json_fail(pair, "ends before it starts");
+        }
+    }
+    v->n = (int64_t)(2 * n);
+    return 0;
+}
+
+static int read_number(const struct pf_key *key, const struct pf_json *node, struct value *v)
+{
+    if (key->type == PF_KEY_F64) {
+        PF_TRY(pf_json_as_f64(node, &v->f64));
+        return check_range(key, node, v->f64);
+    }
+    if (key->type == PF_KEY_U64) {
+        return pf_json_as_u64(node, &v->u64);
+    }
+    PF_TRY(pf_json_as_i64(node, &v->i64));
+    return check_range(key, node, (double)v->i64);
+}
+
+static int read_text(const struct pf_key *key, const struct pf_json *node, struct value *v)
+{
+    const char *text;
+
+    if (key->type == PF_KEY_OBJECT) {
+        PF_TRY(pf_json_expect(node, PF_JSON_OBJECT));
+        v->text = pf_json_print(node);
+    } else {
+        PF_TRY(pf_json_as_string(node, &text));
+        v->text = pf_strdup(text);
+    }
+    return v->text ? 0 : PF_ENOMEM;
+}
+
+/* Check type, choices and range of a node that is not null. *v is released by the caller, always. */
+static int read_value(const struct pf_key *key, const struct pf_json *node, struct value *v)
+{
+    switch (key->type) {
+    case PF_KEY_BOOL:
+        return pf_json_as_bool(node, &v->b);
+    case PF_KEY_I64:
+    case PF_KEY_INT:
+    case PF_KEY_U64:
+    case PF_KEY_F64:
+        return read_number(key, node, v);
+    case PF_KEY_STRING:
+    case PF_KEY_OBJECT:
+        return read_text(key, node, v);
+    case PF_KEY_STRING_LIST:
+        return read_words(node, v);
+    case PF_KEY_I64_LIST:
+    case PF_KEY_F64_LIST:
+        return read_numbers(key, node, v);
+    case PF_KEY_I64_PAIRS:
+        return read_pairs(key, node, v);
+    case PF_KEY_ENUM:
+        return read_choice(key, node, v);
+    }
+    return 0;
+}
+
+/* Fields ---------------------------------------------------------------------------------------- */
+
+const struct config_dump_word config_dump_words[] = {
+    {"logits", PF_DUMP_LOGITS}, {"grads", PF_DUMP_GRADS}, {"hidden", PF_DUMP_HIDDEN}};
+const size_t config_n_dump_words = sizeof config_dump_words / sizeof config_dump_words[0];
+
+static const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
+
+static int store_dump(struct pf_config *config, const struct pf_json *node, const struct value *v)
+{
+    unsigned bits = 0;
+
+    for (size_t i = 0; i < v->words.n; i++) {
+        unsigned bit = 0;
+        for (size_t k = 0; k < config_n_dump_words; k++) {
+            bit |= strcmp(v->words.items[i], config_dump_words[k].word) == 0 ? config_dump_words[k].bit : 0;
+        }
+        if (!bit) {
+            return pf_json_fail(node, "may hold 'logits', 'grads' and 'hidden', not '%s'",
+                                v->words.items[i]);
+        }
+        bits |= bit;
+    }
+    config->dump = bits;
+    return 0;
+}
+
+void *config_field(const struct pf_config *config, const struct pf_key *key)
+{
+    return (char *)config + key->field;
+}
+
+bool config_is_dump(const struct pf_key *key)
+{
+    return key->field == offsetof(struct pf_config, dump);
+}
+
+bool config_is_number_list(const struct pf_key *key)
+{
+    return key->type == PF_KEY_I64_LIST || key->type == PF_KEY_F64_LIST ||
+           key->type == PF_KEY_I64_PAIRS;
+}
+
+int config_choice(const struct pf_config *config, const struct pf_key *key)
+{
+    int choice = 0;
+
+    if (key->field == offsetof(struct pf_config, dtype)) {
+        while (dtypes[choice] != config->dtype) {
+            choice++;
+        }
+    } else if (key->field == offsetof(struct pf_config, pp_first)) {
+        choice = config->pp_first ? 1 : 0;
+    } else {
+        memcpy(&choice, config_field(config, key), sizeof choice);
+    }
+    return choice;
+}
+
+static void store_choice(struct pf_config *config, const struct pf_key *key, int choice)
+{
+    if (key->field == offsetof(struct pf_config, dtype)) {
+        config->dtype = dtypes[choice];
+    } else if (key->field == offsetof(struct pf_config, pp_first)) {
+        config->pp_first = choice == 1;
+    } else {
+        memcpy(config_field(config, key), &choice, sizeof choice);
+    }
+}
+
+/* A list field: a pointer, then a count. */
+static void store_list(struct pf_config *config, const struct pf_key *key, struct value *v)
+{
+    void **const items = config_field(config, key);
+
+    pf_free(*items);
+    *items = v->items;
+    v->items = NULL;
+    memcpy((char *)items + sizeof *items, &v->n, sizeof v->n);
+}
+
+static void store_words(struct pf_config *config, const struct pf_key *key, struct value *v)
+{
+    struct pf_str_list *const list = config_field(config, key);
+
+    pf_str_list_release(list);
+    *list = v->words;
+    v->words = (struct pf_str_list){0};
+    if (key->field == offsetof(struct pf_config, weight_decay_exclude)) {
+        config->has_weight_decay_exclude = true;
+    }
+}
+
+static void store_text(struct pf_config *config, const struct pf_key *key, struct value *v)
+{
+    char **const text = config_field(config, key);
+
+    pf_free(*text);
+    *text = v->text;
+    v->text = NULL;
+}
+
+/* Put a value where its key says; what is stored is taken out of *v. */
+static int store(struct pf_config *config, const struct pf_key *key, const struct pf_json *node,
+                 struct value *v)
+{
+    switch (key->type) {
+    case PF_KEY_BOOL:
+        memcpy(config_field(config, key), &v->b, sizeof v->b);
+        break;
+    case PF_KEY_I64:
+        memcpy(config_field(config, key), &v->i64, sizeof v->i64);
+        break;
+    case PF_KEY_INT:
+        return pf_to_int(v->i64, config_field(config, key));
+    case PF_KEY_U64:
+        memcpy(config_field(config, key), &v->u64, sizeof v->u64);
+        break;
+    case PF_KEY_F64:
+        memcpy(config_field(config, key), &v->f64, sizeof v->f64);
+        break;
+    case PF_KEY_STRING:
+    case PF_KEY_OBJECT:
+        store_text(config, key, v);
+        break;
+    case PF_KEY_STRING_LIST:
+        if (config_is_dump(key)) {
+            return store_dump(config, node, v);
+        }
+        store_words(config, key, v);
+        break;
+    case PF_KEY_I64_LIST:
+    case PF_KEY_F64_LIST:
+    case PF_KEY_I64_PAIRS:
+        store_list(config, key, v);
+        break;
+    case PF_KEY_ENUM:
+        store_choice(config, key, v->choice);
+        break;
+    }
+    return 0;
+}
+
+/* Documents of one reading ---------------------------------------------------------------------- */
+
+static int keep_doc(struct reading *r, struct pf_json *doc)
+{
+    struct pf_json **const docs = pf_realloc_array(r->docs, r->n_docs + 1, sizeof(struct pf_json *));
+
+    if (!docs) {
+        pf_json_free(doc);
+        return PF_ENOMEM;
+    }
+    r->docs = docs;
+    r->docs[r->n_docs++] = doc;
+    return 0;
+}
+
+/* A node with the value of a JSON text, which lives as long as the reading. */
+static int node_from(struct reading *r, const char *text, const struct pf_json **node_out)
+{
+    struct pf_json *doc;
+
+    PF_TRY(pf_json_parse_text(text, strlen(text), "default", &doc));
+    PF_TRY(keep_doc(r, doc));
+    *node_out = doc;
+    return 0;
+}
+
+static bool same_node(const struct pf_json *a, const struct pf_json *b)
+{
+    double x, y;
+
+    if (pf_json_type(a) != pf_json_type(b)) {
+        return false;
+    }
+    if (pf_json_type(a) == PF_JSON_NUMBER) {
+        return pf_json_as_f64(a, &x) == 0 && pf_json_as_f64(b, &y) == 0 && x == y;
+    }
+    char *const left = pf_json_print(a), *const right = pf_json_print(b);
+    const bool same = left && right && strcmp(left, right) == 0;
+    pf_free(left);
+    pf_free(right);
+    return same;
+}
+
+/* Is it the default, or a value that means the same? */
+static int is_default(struct reading *r, const struct pf_key *key, const struct pf_json *node,
+                      bool *same_out)
+{
+    const struct pf_json *other;
+
+    PF_TRY(node_from(r, key->by_default, &other));
+    bool same = same_node(node, other);
+    if (!same && key->same_as_default) {
+        PF_TRY(node_from(r, key->same_as_default, &other));
+        for (size_t i = 0; i < pf_json_n(other); i++) {
+            same = same || same_node(node, pf_json_child(other, i));
+        }
+    }
+    *same_out = same;
+    return 0;
+}
+
+/* Collecting ------------------------------------------------------------------------------------ */
+
+/* Note one statement about a key. null takes a statement back; the command line wins over the file,
+ * and its last word over the others; two different statements of the file are a contradiction. */
+static int put(struct reading *r, size_t key, const struct pf_json *value,
+               const struct pf_json *where, enum origin origin)
+{
+    struct given *const g = &r->given[key];
+
+    if (pf_json_type(value) == PF_JSON_NULL) {
+        if (origin == ORIGIN_COMMAND_LINE) {
+            *g = (struct given){0};
+        }
+        return 0;
+    }
+    if (g->origin == ORIGIN_FILE && origin == ORIGIN_FILE && !same_node(g->value, value)) {
+        return pf_json_fail(where, "contradicts what line %d says about '%s'", pf_json_line(g->where),
+                            pf_keys[key].name);
+    }
+    *g = (struct given){.value = value, .where = where, .origin = origin};
+    return 0;
+}
+
+static int put_text(struct reading *r, const char *key, const char *json,
+                    const struct pf_json *where, enum origin origin)
+{
+    const struct pf_json *node;
+
+    PF_TRY(node_from(r, json, &node));
+    return put(r, config_key_index(key), node, where, origin);
+}
+
+/* A word of an option string that is not the name of a switch. */
+static const char *switch_of(const char *option_string, const char *word)
+{
+    const bool pipeline = strcmp(option_string, "pipeline_parallel_config") == 0;
+
+    if (strcmp(word, "delay_scale_loss") == 0) {
+        return "pp_delay_scale_loss";
+    }
+    if (strcmp(word, "release_grads") == 0) {
+        return pipeline ? "pp_release_grads" : "sd_release_grads";
+    }
+    return strcmp(word, "sharding_comm_overlap") == 0 ? "stage1_overlap" : word;
+}
+
+static int fail_switch(const struct pf_json *node, const char *word)
+{
+    const char **const names = pf_calloc_array(pf_n_keys, sizeof *names);
+
+    for (size_t i = 0; names && i < pf_n_keys; i++) {
+        names[i] = pf_keys[i].type == PF_KEY_BOOL ? pf_keys[i].name : NULL;
+    }
+    const char *const nearest = names ? pf_nearest(word, names, pf_n_keys) : NULL;
+    const int err = pf_json_fail(node, "holds '%s', which is no switch%s%s%s", word,
+                                 nearest ? "; did you mean '" : "", nearest ? nearest : "",
+                                 nearest ? "'?" : "");
+    pf_free(names);
+    return err;
+}
+
+static int put_switch(struct reading *r, const char *word, const struct pf_json *node,
+                      enum origin origin)
+{
+    const bool off = pf_str_starts_with(word, "disable_");
+    const char *const bare = off ? word + 8 : pf_str_starts_with(word, "enable_") ? word + 7 : word;
+    const char *const name = switch_of(pf_json_path(node), bare);
+    const int key = config_key_find(name);
+
+    if (key < 0 || pf_keys[key].type != PF_KEY_BOOL) {
+        return fail_switch(node, word);
+    }
+    PF_TRY(config_note(r->config, "'%s' of %s is read as %s = %s", word, pf_json_path(node), name,
+                    off ? "false" : "true"));
+    return put_text(r, name, off ? "false" : "true", node, origin);
+}
+
+static int put_option_string(struct reading *r, const struct pf_json *node, enum origin origin)
+{
+    struct value v = {0};
+    int err = read_words(node, &v);
+
+    for (size_t i = 0; !err && i < v.words.n; i++) {
+        err = put_switch(r, v.words.items[i], node, origin);
+    }
+    value_release(&v);
+    return err;
+}
+
+/* "wsd:900", or the name of a scheduler. */
+static int put_lr_scheduler(struct reading *r, const struct pf_json *node, enum origin origin)
+{
+    const char *text;
+    char json[64];
+    int64_t start;
+
+    PF_TRY(pf_json_as_string(node, &text));
+    if (!pf_str_starts_with(text, "wsd:")) {
+        PF_TRY(config_note(r->config, "'lr_scheduler' is an old name of 'lr_scheduler_type'"));
+        return put(r, config_key_index("lr_scheduler_type"), node, node, origin);
+    }
+    if (pf_parse_i64(text + 4, &start) != 0 || start < 0) {
+        return pf_json_fail(node, "must be \"wsd:N\" with a step number, not '%s'", text);
+    }
+    PF_TRY(config_note(r->config,
+                    "lr_scheduler '%s' is read as lr_scheduler_type wsd, wsd_decay_start %lld", text,
+                    (long long)start));
+    PF_TRY(put_text(r, "lr_scheduler_type", "\"wsd\"", node, origin));
+    snprintf(json, sizeof json, "%lld", (long long)start);
+    return put_text(r, "wsd_decay_start", json, node, origin);
+}
+
+static int put_member(struct reading *r, const char *written, const struct pf_json *node,
+                      enum origin origin)
+{
+    const char *const name = canonical(written);
+
+    if (name != written) {
+        PF_TRY(config_note(r->config, "'%s' is an old name of '%s'", written, name));
+    }
+    if (pf_json_type(node) == PF_JSON_NULL) {
+        return put(r, config_key_index(name), node, node, origin);
+    }
+    if (strcmp(name, "pipeline_parallel_config") == 0 ||
+        strcmp(name, "sharding_parallel_config") == 0) {
+        return put_option_string(r, node, origin);
+    }
+    if (strcmp(name, "lr_scheduler") == 0) {
+        return put_lr_scheduler(r, node, origin);
+    }
+    return put(r, config_key_index(name), node, node, origin);
+}
+
+static int refuse_unknown(const struct pf_json *doc)
+{
+    const char **const names = pf_calloc_array(pf_n_keys + pf_n_key_aliases, sizeof *names);
+
+    if (!names) {
+        return PF_ENOMEM;
+    }
+    for (size_t i = 0; i < pf_n_keys; i++) {
+        names[i] = pf_keys[i].name;
+    }
+    for (size_t i = 0; i < pf_n_key_aliases; i++) {
+        names[pf_n_keys + i] = pf_key_aliases[i].old;
+    }
+    const int err = pf_json_refuse_unknown(doc, names, pf_n_keys + pf_n_key_aliases);
+    pf_free(names);
+    return err;
+}
+
+static int put_document(struct reading *r, const struct pf_json *doc, enum origin origin)
+{
+    PF_TRY(pf_json_expect(doc, PF_JSON_OBJECT));
+    PF_TRY(refuse_unknown(doc));
+    for (size_t i = 0; i < pf_json_n(doc); i++) {
+        PF_TRY(put_member(r, pf_json_key(doc, i), pf_json_child(doc, i), origin));
+    }
+    return 0;
+}
+
+/* {"key": value}: the value as JSON where it is JSON, else as a string. */
+static int override_text(const char *word, struct pf_str *text)
+{
+    const char *const equals = strchr(word, '=');
+    struct pf_json *value = NULL;
+    struct pf_json_out out;
+
+    if (!equals || equals == word) {
+        return pf_fail(PF_EUSAGE, "'%s' is not key=value", word);
+    }
+    char *const name = pf_strndup(word, (size_t)(equals - word));
+    if (!name) {
+        return PF_ENOMEM;
+    }
+    pf_json_out_init(&out, text, 0);
+    pf_json_out_object_begin(&out);
+    pf_json_out_key(&out, name);
+    pf_free(name);
+    if (pf_json_parse_text(equals + 1, strlen(equals + 1), "command line", &value) == 0) {
+        pf_json_out_node(&out, value);
+        pf_json_free(value);
+    } else {
+        pf_error_clear();
+        pf_json_out_string(&out, equals + 1);
+    }
+    pf_json_out_object_end(&out);
+    return pf_json_out_finish(&out);
+}
+
+static int put_override(struct reading *r, const char *word)
+{
+    struct pf_json *doc = NULL;
+    struct pf_str text;
+    int err;
+
+    pf_str_init(&text);
+    PF_TRY_GOTO(override_text(word, &text), out);
+    PF_TRY_GOTO(pf_json_parse_text(text.text, text.len, "command line", &doc), out);
+    PF_TRY_GOTO(keep_doc(r, doc), out);
+    err = put_document(r, doc, ORIGIN_COMMAND_LINE);
+out:
+    pf_str_release(&text);
+    return err;
+}
+
+/* Keys that say the same thing in different ways: one on the command line silences the file's. */
+static void silence_overridden(struct reading *r)
+{
+    static const char *const groups[][4] = {
+        {"dtype", "bf16", "fp16"},
+        {"model", "model_name_or_path"},
+        {"gradient_accumulation_steps", "global_train_batch_size"},
+        {"warmup_steps", "warmup_ratio"},
+    };
+
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        enum origin top = ORIGIN_NONE;
+        for (int k = 0; groups[i][k]; k++) {
+            const enum origin o = r->given[config_key_index(groups[i][k])].origin;
+            top = o > top ? o : top;
+        }
+        for (int k = 0; groups[i][k]; k++) {
+            struct given *const g = &r->given[config_key_index(groups[i][k])];
+            if (g->origin < top) {
+                *g = (struct given){0};
+            }
+        }
+    }
+}
+
+/* Setting --------------------------------------------------------------------------------------- */
+
+static int set_default(struct reading *r, const struct pf_key *key)
+{
+    const struct pf_json *node;
+    struct value v = {0};
+
+    if (key->field == CONFIG_NO_FIELD) {
+        return 0;
+    }
+    PF_TRY(node_from(r, key->by_default, &node));
+    if (pf_json_type(node) == PF_JSON_NULL) {
+        return 0; /* fields start as zeros */
+    }
+    int err = read_value(key, node, &v);
+    if (!err) {
+        err = store(r->config, key, node, &v);
+    }
+    value_release(&v);
+    return err;
+}
+
+static int fail_refused(const struct pf_key *key, const struct given *g)
+{
+    char *const value = pf_json_print(g->value);
+    const int err =
+        pf_fail(PF_ENOTSUP, "'%s' = %s cannot be done: %s ('%s' line %d)", key->name,
+                value ? value : "?", key->help, pf_json_name(g->where), pf_json_line(g->where));
+
+    pf_free(value);
+    return err;
+}
+
+static int set_given(struct reading *r, size_t i)
+{
+    const struct pf_key *const key = &pf_keys[i];
+    const struct given *const g = &r->given[i];
+    struct value v = {0};
+    bool same;
+    int err;
+
+    if (!g->value) {
+        return 0;
+    }
+    PF_TRY(is_default(r, key, g->value, &same));
+    r->config->given[i] = same ? 1 : 2;
+    if (same && key->status == PF_KEY_REFUSED) {
+        return 0; /* one of its ways to say "off" */
+    }
+    PF_TRY_GOTO(read_value(key, g->value, &v), out);
+    if (key->status == PF_KEY_REFUSED ||
+        (key->type == PF_KEY_ENUM && key->n_supported && v.choice >= key->n_supported)) {
+        err = fail_refused(key, g);
+        goto out;
+    }
+    if (key->field != CONFIG_NO_FIELD) {
+        err = store(r->config, key, g->value, &v);
+    }
+out:
+    value_release(&v);
+    return err;
+}
+
+/* bf16 and fp16 are old ways to give dtype. */
+static int set_dtype(struct reading *r)
+{
+    const struct given *const bf16 = &r->given[config_key_index("bf16")],
+                       *const fp16 = &r->given[config_key_index("fp16")],
+                       *const dtype = &r->given[config_key_index("dtype")];
+    bool is_bf16 = false, is_fp16 = false;
+
+    if (bf16->value) {
+        PF_TRY(pf_json_as_bool(bf16->value, &is_bf16));
+    }
+    if (fp16->value) {
+        PF_TRY(pf_json_as_bool(fp16->value, &is_fp16));
+    }
+    if (!is_bf16 && !is_fp16) {
+        return 0;
+    }
+    if (is_bf16 && is_fp16) {
+        return pf_json_fail(fp16->where, "contradicts bf16 of line %d", pf_json_line(bf16->where));
+    }
+    const enum pf_dtype wanted = is_bf16 ? PF_DTYPE_BF16 : PF_DTYPE_F16;
+    if (dtype->value && r->config->dtype != wanted) {
+        return pf_json_fail(is_bf16 ? bf16->where : fp16->where,
+                            "contradicts dtype '%s' of line %d",
+                            pf_dtype_torch_name(r->config->dtype), pf_json_line(dtype->where));
+    }
+    r->config->dtype = wanted;
+    return 0;
+}
+
+static int set_all(struct reading *r)
+{
+    for (size_t i = 0; i < pf_n_keys; i++) {
+        PF_TRY(set_default(r, &pf_keys[i]));
+    }
+    for (size_t i = 0; i < pf_n_keys; i++) {
+        PF_TRY(set_given(r, i));
+    }
+    return set_dtype(r);
+}
+
+/* Contradictions -------------------------------------------------------------------------------- */
+
+static const struct pf_json *where_of(const struct reading *r, const char *key)
+{
+    return r->given[config_key_index(key)].where;
+}
+
+static int check_model(const struct reading *r, const char *path)
+{
+    const struct pf_config *const c = r->config;
+
+    if (c->model_name_or_path && c->model_json) {
+        return pf_json_fail(where_of(r, "model"), "contradicts model_name_or_path of line %d: give one",
+                            pf_json_line(where_of(r, "model_name_or_path")));
+    }
+    if (!c->model_name_or_path && !c->model_json) {
+        return pf_fail(PF_EUSAGE, "'%s' does not say which model: give model_name_or_path or model",
+                       path);
+    }
+    if (!c->output_dir || !*c->output_dir) {
+        return pf_fail(PF_EUSAGE, "'%s' does not say where results go: give output_dir", path);
+    }
+    if (!c->input_dir && !(c->eval_only && c->eval_input_dir)) {
+        return pf_fail(PF_EUSAGE, "'%s' does not say what to train on: give input_dir", path);
+    }
+    return 0;
+}
+
+static int check_rates(const struct reading *r)
+{
+    const struct pf_config *const c = r->config;
+
+    if (c->adam_beta1 >= 1) {
+        return pf_json_fail(where_of(r, "adam_beta1"), "must be below 1");
+    }
+    if (c->adam_beta2 >= 1) {
+        return pf_json_fail(where_of(r, "adam_beta2"), "must be below 1");
+    }
+    if (c->lr_scheduler_type == PF_LR_TABLE) {
+        return c->n_lr_table > 0 ? 0
+                                 : pf_json_fail(where_of(r, "lr_scheduler_type"),
+                                                "is 'table', so lr_table must be given");
+    }
+    if (c->min_lr > c->learning_rate && where_of(r, "min_lr")) {
+        return pf_json_fail(where_of(r, "min_lr"), "%g is above learning_rate %g", c->min_lr,
+                            c->learning_rate);
+    }
+    return 0;
+}
+
+static int check_contradictions(const struct reading *r, const char *path)
+{
+    const struct pf_config *const c = r->config;
+
+    PF_TRY(check_model(r, path));
+    PF_TRY(check_rates(r));
+    if (c->max_steps == 0) {
+        return pf_json_fail(where_of(r, "max_steps"), "must be -1 or at least 1");
+    }
+    return 0;
+}
+
+int pf_config_read(const char *path, const char *const *overrides, int n_overrides,
+                   struct pf_config *config_out)
+{
+    struct pf_config config = {0};
+    struct reading r = {.config = &config};
+    struct pf_json *doc = NULL;
+    int err = 0;
+
+    r.given = pf_calloc_array(pf_n_keys, sizeof *r.given);
+    config.given = pf_calloc_array(pf_n_keys, sizeof *config.given);
+    if (!r.given || !config.given) {
+        err = PF_ENOMEM;
+        goto out;
+    }
+    PF_TRY_GOTO(pf_json_parse_file(path, &doc), out);
+    PF_TRY_GOTO(keep_doc(&r, doc), out);
+    PF_TRY_GOTO(put_document(&r, doc, ORIGIN_FILE), out);
+    for (int i = 0; i < n_overrides; i++) {
+        PF_TRY_GOTO(put_override(&r, overrides[i]), out);
+    }
+    silence_overridden(&r);
+    PF_TRY_GOTO(set_all(&r), out);
+    PF_TRY_GOTO(check_contradictions(&r, path), out);
+    PF_TRY_GOTO(config_note_idle(&config), out);
+out:
+    for (size_t i = 0; i < r.n_docs; i++) {
+        pf_json_free(r.docs[i]);
+    }
+    pf_free(r.docs);
+    pf_free(r.given);
+    if (err) {
+        pf_config_release(&config);
+    } else {
+        *config_out = config;
+    }
+    return err;
+}
+
+void pf_config_release(struct pf_config *config)
+{
+    if (!config) {
+        return;
+    }
+    for (size_t i = 0; i < pf_n_keys; i++) {
+        const struct pf_key *const key = &pf_keys[i];
+        if (key->field == CONFIG_NO_FIELD) {
+            continue;
+        }
+        if (key->type == PF_KEY_STRING || key->type == PF_KEY_OBJECT) {
+            pf_free(*(char **)config_field(config, key));
+        } else if (key->type == PF_KEY_STRING_LIST && !config_is_dump(key)) {
+            pf_str_list_release(config_field(config, key));
+        } else if (config_is_number_list(key)) {
+            pf_free(*(void **)config_field(config, key));
+        }
+    }
+    pf_free(config->given);
+    pf_str_list_release(&config->notes);
+    memset(config, 0, sizeof *config);
+}
+
+/* Resolving ------------------------------------------------------------------------------------- */
+
+static bool was_given(const struct pf_config *config, const char *key)
+{
+    return config->given && config->given[config_key_index(key)] != 0;
+}
+
+static int resolve_mesh(struct pf_config *c, int world_size)
+{
+    int degree[PF_AXIS_COUNT];
+
+    for (int a = 0; a < PF_AXIS_COUNT; a++) {
+        degree[a] = c->degree[a] > 0 ? c->degree[a] : a == PF_AXIS_DP ? 0 : 1;
+        if (a != PF_AXIS_DP && degree[a] > 1) {
+            return pf_fail(PF_ENOTSUP, "this build trains data parallel only, not with %s=%d",
+                           pf_axis_name((enum pf_axis)a), degree[a]);
+        }
+    }
+    return pf_mesh_init(&c->mesh, world_size, degree, c->expert_degree > 0 ? c->expert_degree : 1,
+                        c->pp_first);
+}
+
+/* Accumulation from a global batch that was given. */
+static int derive_accumulation(struct pf_config *c, int64_t per_round)
+{
+    const int64_t global = c->global_train_batch_size, dp = c->mesh.degree[PF_AXIS_DP];
+
+    if (global % per_round != 0) {
+        return pf_fail(PF_EINVAL,
+                       "global_train_batch_size %lld is not a multiple of per_device_train_batch_size "
+                       "%lld x %lld data-parallel ranks",
+                       (long long)global, (long long)c->per_device_train_batch_size, (long long)dp);
+    }
+    if (was_given(c, "gradient_accumulation_steps") &&
+        c->gradient_accumulation_steps != global / per_round) {
+        return pf_fail(PF_EINVAL,
+                       "global_train_batch_size %lld contradicts per_device_train_batch_size %lld x "
+                       "gradient_accumulation_steps %lld x %lld data-parallel ranks: leave one out",
+                       (long long)global, (long long)c->per_device_train_batch_size,
+                       (long long)c->gradient_accumulation_steps, (long long)dp);
+    }
+    c->gradient_accumulation_steps = global / per_round;
+    return 0;
+}
+
+static int resolve_batch(struct pf_config *c)
+{
+    int64_t per_round, global;
+
+    if (!pf_mul_i64(c->per_device_train_batch_size, c->mesh.degree[PF_AXIS_DP], &per_round) ||
+        !pf_mul_i64(per_round, c->gradient_accumulation_steps, &global) ||
+        global > INT32_MAX) {
+        return pf_fail(PF_EINVAL, "a step of more than %d sequences is too large", INT32_MAX);
+    }
+    if (was_given(c, "global_train_batch_size")) {
+        return derive_accumulation(c, per_round);
+    }
+    c->global_train_batch_size = global;
+    return 0;
+}
+
+int pf_config_resolve(struct pf_config *config, int world_size)
+{
+    PF_TRY(resolve_mesh(config, world_size));
+    PF_TRY(resolve_batch(config));
+    for (size_t i = 0; i < config->notes.n; i++) {
+        pf_log_info0(NULL, "%s", config->notes.items[i]);
+    }
+    pf_str_list_release(&config->notes);
+    return 0;
+}
