@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is read off the tensor table and the schedule: a run whose table gets one more row, or whose
+ * schedule list is another, allocates, trains and saves accordingly without any other change. And
+ * what a step may not do: allocate.
+ */
+#include <pf/ckpt.h>
+#include <pf/error.h>
+#include <pf/file.h>
+#include <pf/mem.h>
+#include <pf/str.h>
+#include <pf/train.h>
+
+#include "../unit/tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Every allocation of the process is counted here: pf's own, the libraries', the C library's. */
+static volatile int64_t n_mallocs;
+#if defined(__SANITIZE_ADDRESS__)
+#define COUNTS_MALLOCS 0
+#else
+#define COUNTS_MALLOCS 1
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t align, size_t n);
+void *malloc(size_t n)
+{
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size)
+{
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t n)
+{
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    return __libc_realloc(p, n);
+}
+void *aligned_alloc(size_t align, size_t n)
+{
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    return __libc_memalign(align, n);
+}
+int posix_memalign(void **p, size_t align, size_t n)
+{
+    __atomic_fetch_add(&n_mallocs, 1, __ATOMIC_RELAXED);
+    *p = __libc_memalign(align, n);
+    return *p ? 0 : 12;
+}
+#endif
+
+static char scratch[] = "/tmp/pf-edit-XXXXXX";
+
+static const char base_config[] =
+    "{\"model\":{\"model_type\":\"llama\",\"vocab_size\":64,\"hidden_size\":32,"
+    "\"intermediate_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"max_position_embeddings\":64},\"from_scratch\":true,"
+    "\"input_dir\":\"synthetic:markov?vocab=64&order=1&seed=3\",\"max_seq_length\":16,"
+    "\"per_device_train_batch_size\":2,\"learning_rate\":1e-2,\"save_steps\":-1,"
+    "\"logging_steps\":1000,\"threads\":1}";
+
+struct run {
+    struct pf_config config;
+    struct pf_trainer *trainer;
+    struct pf_comm *world;
+};
+
+/* Resolve a run with extra key=value words; NULL trainer when it fails. */
+static struct run begin(struct pf_comm *world, const char *name, const char *words)
+{
+    struct run r = {.world = world};
+    char path[256];
+    struct pf_str_list list = {0};
+
+    snprintf(path, sizeof path, "%s/config.json", scratch);
+    ok(pf_file_write_atomic(path, base_config, strlen(base_config)) == 0, "%s: config is written", name);
+    char *const all = pf_asprintf("%s output_dir=%s/%s", words, scratch, name);
+    pf_str_split(all, ' ', true, &list);
+    int err = pf_config_read(path, (const char *const *)list.items, (int)list.n, &r.config);
+    err = err ? err : pf_config_resolve(&r.config, 1);
+    err = err ? err : pf_trainer_new(&r.config, world, &r.trainer);
+    ok(err == 0, "%s: the run is resolved %s", name, err ? pf_error_message() : "");
+    pf_str_list_release(&list);
+    pf_free(all);
+    return r;
+}
+
+static void finish(struct run *r)
+{
+    pf_trainer_free(r->trainer);
+    pf_config_release(&r->config);
+}
+
+static bool build_and_run(struct run *r)
+{
+    int err = pf_trainer_build(r->trainer);
+
+    err = err ? err : pf_trainer_run(r->trainer);
+    if (err) {
+        printf("# %s\n", pf_error_message());
+    }
+    return err == 0;
+}
+
+/* Give layer 0 of a llama model a bias behind its output projection. */
+static void add_output_bias(struct pf_table *t)
+{
+    const int64_t at = pf_table_find(t, 0, PF_SLOT_O_W) - t->rows + 1;
+    struct pf_tensor_row *const rows = pf_calloc_array((size_t)t->n_rows + 1, sizeof *rows);
+
+    memcpy(rows, t->rows, (size_t)at * sizeof *rows);
+    memcpy(rows + at + 1, t->rows + at, (size_t)(t->n_rows - at) * sizeof *rows);
+    rows[at] = (struct pf_tensor_row){.name = "model.layers.0.self_attn.o_proj.bias",
+                                      .slot = PF_SLOT_O_B,
+                                      .layer = 0,
+                                      .expert = -1,
+                                      .n_dims = 1,
+                                      .shape = {32},
+                                      .tied_to = -1,
+                                      .no_decay = true,
+                                      .init = PF_INIT_ZEROS};
+    pf_free(t->rows);
+    t->rows = rows;
+    t->n_rows++;
+}
+
+static void one_more_row(struct pf_comm *world)
+{
+    struct run r = begin(world, "row", "max_steps=3 save_steps=3");
+    struct pf_ckpt *c = NULL;
+    char path[256];
+    int moved = 0;
+
+    add_output_bias(pf_trainer_table(r.trainer));
+    ok(build_and_run(&r), "a run with a row that its family does not have");
+    const float *const bias =
+        pf_trainer_param(r.trainer, pf_table_find(pf_trainer_table(r.trainer), 0, PF_SLOT_O_B));
+    for (int i = 0; i < 32; i++) {
+        moved += bias[i] != 0;
+    }
+    ok(moved == 32, "the new bias is allocated and trained");
+    snprintf(path, sizeof path, "%s/row/checkpoint-000003", scratch);
+    ok(pf_ckpt_open(path, &c) == 0, "its checkpoint opens");
+    ok(c && pf_ckpt_find(c, "model.layers.0.self_attn.o_proj.bias", PF_ROLE_WEIGHT) &&
+           pf_ckpt_find(c, "model.layers.0.self_attn.o_proj.bias", PF_ROLE_MOMENT2),
+       "the new bias is saved, with its moments");
+    pf_ckpt_free(c);
+    finish(&r);
+}
+
+/* All parameters of a finished run, copied; *n_out of them. */
+static float *parameters(struct run *r, int64_t *n_out)
+{
+    struct pf_table *const t = pf_trainer_table(r->trainer);
+    float *all = NULL;
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < t->n_rows; i++) {
+        const int64_t k = pf_tensor_row_count(&t->rows[i]);
+        all = pf_realloc_array(all, (size_t)(n + k), sizeof *all);
+        memcpy(all + n, pf_trainer_param(r->trainer, &t->rows[i]), (size_t)k * sizeof *all);
+        n += k;
+    }
+    *n_out = n;
+    return all;
+}
+
+static void another_list(struct pf_comm *world)
+{
+    const char *const words = "max_steps=3 gradient_accumulation_steps=2";
+    struct run a = begin(world, "list-a", words), b = begin(world, "list-b", words);
+    struct pf_sched_list *const list = &pf_trainer_schedule(b.trainer)->stages[0];
+    int64_t na, nb;
+
+    list->steps[1] = (struct pf_sched_step){PF_SCHED_FORWARD, 1, 1};
+    list->steps[2] = (struct pf_sched_step){PF_SCHED_BACKWARD, 0, 0};
+    list->steps[3] = (struct pf_sched_step){PF_SCHED_BACKWARD, 1, 1};
+    const size_t before = pf_mem_live_bytes();
+    ok(build_and_run(&a), "a run as generated");
+    const size_t between = pf_mem_live_bytes();
+    ok(build_and_run(&b), "a run whose list was changed to forward, forward, backward, backward");
+    const size_t after = pf_mem_live_bytes();
+    ok(after - between > between - before, "the second live micro-batch is allocated (%zu, %zu)",
+       after - between, between - before);
+    float *const pa = parameters(&a, &na), *const pb = parameters(&b, &nb);
+    ok(na == nb && memcmp(pa, pb, (size_t)na * sizeof *pa) == 0,
+       "r31: another schedule of the one stage gives the same %lld bits", (long long)na * 32);
+    pf_free(pa);
+    pf_free(pb);
+    finish(&a);
+    finish(&b);
+}
+
+static void a_list_that_cannot_run(struct pf_comm *world)
+{
+    struct run r = begin(world, "bad-list", "max_steps=1 gradient_accumulation_steps=2");
+
+    pf_trainer_schedule(r.trainer)->stages[0].steps[0].kind = PF_SCHED_BACKWARD;
+    ok(pf_trainer_build(r.trainer) == PF_EINVAL, "a list that cannot run is refused: %s",
+       pf_error_message());
+    finish(&r);
+}
+
+static int64_t mallocs_of(struct pf_comm *world, const char *name, const char *words)
+{
+    struct run r = begin(world, name, words);
+
+    ok(pf_trainer_build(r.trainer) == 0, "%s: built", name);
+    const int64_t before = n_mallocs;
+    ok(pf_trainer_run(r.trainer) == 0, "%s: trained", name);
+    const int64_t n = n_mallocs - before;
+    finish(&r);
+    return n;
+}
+
+/* Runs that differ only in their number of steps allocate as often: whatever a run allocates besides
+ * (its export, the first use of library scratch) is the same in both. */
+static void nothing_is_allocated(struct pf_comm *world)
+{
+    if (!COUNTS_MALLOCS) {
+        skip("nothing is allocated in a step", "the sanitizer has malloc");
+        return;
+    }
+    const char *const words = "max_grad_norm=0.5 logging_steps=1 gradient_accumulation_steps=2";
+    char few[256], many[256];
+    snprintf(few, sizeof few, "max_steps=2 %s", words);
+    snprintf(many, sizeof many, "max_steps=12 %s", words);
+    const int64_t n_few = mallocs_of(world, "few", few), n_many = mallocs_of(world, "many", many);
+    ok(n_many == n_few, "nothing is allocated in a step after the second (%lld and %lld in all)",
+       (long long)n_few, (long long)n_many);
+}
+
+int main(void)
+{
+    struct pf_comm *world = NULL;
+
+    if (!mkdtemp(scratch) || pf_comm_init(NULL, NULL, &(struct pf_comm_options){0}, &world) != 0) {
+        return 4;
+    }
+    nothing_is_allocated(world);
+    one_more_row(world);
+    another_list(world);
+    a_list_that_cannot_run(world);
+    ok(pf_rmtree(scratch) == 0, "the scratch directory is removed");
+    pf_comm_finalize(world);
+    return done();
+}
