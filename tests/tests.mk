@@ -18,5 +18,5 @@ tests: $(TEST_BIN)
 PRELOADS := $(patsubst tests/preload/%.c,$(B)/tests/preload/%.so,$(wildcard tests/preload/*.c))
 $(B)/tests/preload/%.so: tests/preload/%.c
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) -std=gnu11 -O1 -Wall -Wextra -Werror -fPIC -shared -o $@ $< -ldl
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -fPIC -shared -o $@ $< -ldl
 tests: $(PRELOADS)

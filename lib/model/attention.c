@@ -140,6 +140,7 @@ static int rotate(struct pf_model *model, const struct pf_model_batch *batch, in
                                              .ldx = ldx,
                                              .first = 0,
                                              .n_pairs = rope->dim / 2,
+                                             .n_positions = model->options.seq,
                                              .seq = model->options.seq,
                                              .pairs_adjacent = rope->pairs_adjacent,
                                              .inverse = inverse,

@@ -69,8 +69,7 @@ struct pf_model {
     float *grads;        /* bound, not owned; NULL: evaluation only */
     struct layer_rows *rows; /* [L] */
     struct weight_pair embed, pos_embed, final_norm, head;
-    float *cos_table, *sin_table; /* [seq or max position, rope.dim/2] */
-    int64_t n_positions;
+    float *cos_table, *sin_table; /* [seq, rope.dim/2] */
     struct live_saved *live; /* [n_live] */
     struct work work;
     uint64_t dropout_key;
