@@ -4,7 +4,6 @@
 
 #include <pf/error.h>
 #include <pf/log.h>
-#include <pf/mem.h>
 #include <pf/time.h>
 
 #include <signal.h>
@@ -22,12 +21,8 @@ static int agree_on_stop(struct pf_trainer *t)
 {
     int64_t stop = stop_asked;
 
-    if (pf_comm_rank(t->world) == 0) {
-        char *const path = pf_path_join(t->config->output_dir, PF_STOP_FILE);
-        if (path && remove(path) == 0) {
-            stop = 1;
-        }
-        pf_free(path);
+    if (pf_comm_rank(t->world) == 0 && remove(t->stop_path) == 0) {
+        stop = 1;
     }
     PF_TRY(pf_comm_all_reduce(t->world, &stop, 1, PF_COMM_I64, PF_COMM_MAX));
     t->stopping = stop != 0;

@@ -77,6 +77,7 @@ struct pf_trainer {
     int64_t tokens_seen;
     int64_t saved_step;
     bool stopping;
+    char *stop_path; /* the file of pf-train --stop */
     struct metrics metrics;
     struct dump *dump;
 };

@@ -266,6 +266,7 @@ void pf_trainer_free(struct pf_trainer *t)
     pf_free(t->config_json);
     pf_free(t->model_dir);
     pf_free(t->run_json);
+    pf_free(t->stop_path);
     pf_free(t);
 }
 
@@ -426,6 +427,10 @@ static int write_run_files(struct pf_trainer *t)
 
 static int allocate_all(struct pf_trainer *t)
 {
+    t->stop_path = pf_path_join(t->config->output_dir, PF_STOP_FILE);
+    if (!t->stop_path) {
+        return PF_ENOMEM;
+    }
     PF_TRY(pf_schedule_check(t->schedule, &t->facts));
     PF_TRY(pf_layout_new(t->table, pf_comm_rank(t->world), &t->layout));
     PF_TRY(open_data(t));
