@@ -92,6 +92,7 @@ static int line_end(struct pf_trainer *t, struct pf_json_out *out)
 {
     pf_json_out_object_end(out);
     PF_TRY(pf_json_out_finish(out));
+    PF_TRY(pf_str_append_char(&t->metrics.line, '\n'));
     return pf_line_file_add(&t->metrics.file, t->metrics.line.text);
 }
 
