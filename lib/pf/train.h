@@ -62,6 +62,10 @@ void pf_trainer_ask_stop(void);
  * json. Local; before or after build. */
 int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to);
 
+/* Also write each line of metrics.jsonl to this stream as it is made (--json). Call it before build;
+ * only rank 0 has lines. The stream must outlive the trainer. */
+void pf_trainer_copy_metrics(struct pf_trainer *trainer, FILE *to);
+
 /* Open data and the checkpoint to be resumed without allocating a model (--check). */
 int pf_trainer_check(struct pf_trainer *trainer);
 

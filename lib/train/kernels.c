@@ -142,24 +142,30 @@ void train_print_kernels(const struct pf_trainer *t, struct pf_json_out *out)
     pf_json_out_object_end(out);
 }
 
+enum { PEAK_SIDE = 512, PEAK_ROUNDS = 6 };
+
+size_t train_peak_bytes(void)
+{
+    return 3 * (size_t)PEAK_SIDE * PEAK_SIDE * sizeof(float);
+}
+
 /* The best of a few products of square matrices that fit the cache: what mfu is measured against. */
 int train_measure_peak(struct pf_trainer *t)
 {
-    enum { SIDE = 512, ROUNDS = 6 };
-    float *const m = pf_calloc_array(3 * (size_t)SIDE * SIDE, sizeof *m);
-    const struct pf_gemm_args args = {.m = SIDE, .n = SIDE, .k = SIDE, .lda = SIDE, .ldb = SIDE,
-                                      .ldc = SIDE, .c_dtype = PF_DTYPE_F32, .a = m,
-                                      .b = m + (size_t)SIDE * SIDE,
-                                      .c = m ? m + 2 * (size_t)SIDE * SIDE : NULL};
+    float *const m = pf_calloc_array(3 * (size_t)PEAK_SIDE * PEAK_SIDE, sizeof *m);
+    const struct pf_gemm_args args = {.m = PEAK_SIDE, .n = PEAK_SIDE, .k = PEAK_SIDE, .lda = PEAK_SIDE, .ldb = PEAK_SIDE,
+                                      .ldc = PEAK_SIDE, .c_dtype = PF_DTYPE_F32, .a = m,
+                                      .b = m + (size_t)PEAK_SIDE * PEAK_SIDE,
+                                      .c = m ? m + 2 * (size_t)PEAK_SIDE * PEAK_SIDE : NULL};
     int err = m ? 0 : PF_ENOMEM;
 
-    for (size_t i = 0; m && i < 2 * (size_t)SIDE * SIDE; i++) {
+    for (size_t i = 0; m && i < 2 * (size_t)PEAK_SIDE * PEAK_SIDE; i++) {
         m[i] = (float)(i % 251) * 0.01f; /* never zeros: some units are faster on them */
     }
-    for (int i = 0; !err && i < ROUNDS; i++) {
+    for (int i = 0; !err && i < PEAK_ROUNDS; i++) {
         const double started = pf_time_monotonic();
         err = pf_op_gemm(t->ops, PF_DTYPE_F32, &args);
-        const double rate = 2.0 * SIDE * SIDE * SIDE / (pf_time_monotonic() - started);
+        const double rate = 2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / (pf_time_monotonic() - started);
         t->peak_flops = rate > t->peak_flops ? rate : t->peak_flops;
     }
     pf_free(m);

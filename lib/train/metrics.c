@@ -93,7 +93,17 @@ static int line_end(struct pf_trainer *t, struct pf_json_out *out)
     pf_json_out_object_end(out);
     PF_TRY(pf_json_out_finish(out));
     PF_TRY(pf_str_append_char(&t->metrics.line, '\n'));
-    return pf_line_file_add(&t->metrics.file, t->metrics.line.text);
+    PF_TRY(pf_line_file_add(&t->metrics.file, t->metrics.line.text));
+    if (t->metrics.copy &&
+        (fputs(t->metrics.line.text, t->metrics.copy) < 0 || fflush(t->metrics.copy) != 0)) {
+        return pf_fail_errno(PF_EIO, "cannot write metrics to the output");
+    }
+    return 0;
+}
+
+void pf_trainer_copy_metrics(struct pf_trainer *trainer, FILE *to)
+{
+    trainer->metrics.copy = to;
 }
 
 static int64_t n_parameters(const struct pf_trainer *t)

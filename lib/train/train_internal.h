@@ -32,6 +32,7 @@ struct metrics {
     struct pf_line_file file;
     struct pf_str line; /* kept, so that a step allocates nothing */
     bool enabled;       /* rank 0 */
+    FILE *copy;         /* NULL, or where each line goes as well */
 };
 
 /* An open dump of one step, on rank 0. */
@@ -82,6 +83,12 @@ struct pf_trainer {
     struct dump *dump;
 };
 
+/* trainer.c: facts about a run that its plan shares: is there evaluation data, does evaluation have a
+ * model of its own, and what a model is made for. */
+bool train_wants_eval(const struct pf_config *config);
+bool train_has_eval_model(const struct pf_config *config);
+struct pf_model_options train_model_options(const struct pf_trainer *t, bool train);
+
 /* lr.c: the rate of step t = 1..n, and the number of warm-up steps. */
 double train_learning_rate(const struct pf_config *config, int64_t t, int64_t n);
 int64_t train_warmup_steps(const struct pf_config *config, int64_t n);
@@ -104,6 +111,8 @@ struct pf_json_out;
 int train_open_kernels(struct pf_trainer *t);
 void train_print_kernels(const struct pf_trainer *t, struct pf_json_out *out);
 int train_measure_peak(struct pf_trainer *t);
+/* What measuring that rate holds for a moment. */
+size_t train_peak_bytes(void);
 
 /* step.c: one training step, and the mean loss of the evaluation data. */
 int train_step(struct pf_trainer *t, struct step_result *result_out);

@@ -304,7 +304,7 @@ static int check_fixed_batch(const struct pf_trainer *t)
                    (long long)t->config->global_train_batch_size);
 }
 
-static bool wants_eval(const struct pf_config *c)
+bool train_wants_eval(const struct pf_config *c)
 {
     return c->eval_input_dir || c->split || c->eval_only;
 }
@@ -325,7 +325,7 @@ static int open_data(struct pf_trainer *t)
         return pf_fail(PF_EINVAL, "lr_table has %lld entries, but the run has %lld steps",
                        (long long)c->n_lr_table, (long long)t->total_steps);
     }
-    if (!wants_eval(c)) {
+    if (!train_wants_eval(c)) {
         return 0;
     }
     options.epochs = 1;
@@ -373,7 +373,7 @@ static int make_batches(struct pf_trainer *t)
     return t->eval_data ? micro_new(c, c->per_device_eval_batch_size, &t->eval_batch) : 0;
 }
 
-static struct pf_model_options model_options(const struct pf_trainer *t, bool train)
+struct pf_model_options train_model_options(const struct pf_trainer *t, bool train)
 {
     const struct pf_config *const c = t->config;
 
@@ -385,18 +385,27 @@ static struct pf_model_options model_options(const struct pf_trainer *t, bool tr
                                      .seed = c->seed};
 }
 
+/* One model serves both where their batches are alike. */
+static bool shares_model(const struct pf_config *c)
+{
+    return !c->eval_only && c->per_device_train_batch_size == c->per_device_eval_batch_size;
+}
+
+bool train_has_eval_model(const struct pf_config *c)
+{
+    return train_wants_eval(c) && !shares_model(c);
+}
+
 static int make_models(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
-    const struct pf_model_options train = model_options(t, true), eval = model_options(t, false);
-    const bool shared =
-        !c->eval_only && c->per_device_train_batch_size == c->per_device_eval_batch_size;
+    const struct pf_model_options train = train_model_options(t, true), eval = train_model_options(t, false);
 
     if (!c->eval_only) {
         PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &train, &t->model));
         pf_model_bind(t->model, t->params, t->grads);
     }
-    if (shared) {
+    if (shares_model(c)) {
         t->eval_model = t->model;
     } else if (t->eval_data) {
         PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &eval, &t->eval_model));

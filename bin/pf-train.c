@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pf-train: train a model as a config says. See pf-train(1). */
+#include <pf/comm.h>
+#include <pf/config.h>
+#include <pf/error.h>
+#include <pf/file.h>
+#include <pf/log.h>
+#include <pf/mem.h>
+#include <pf/opts.h>
+#include <pf/tool.h>
+#include <pf/train.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] = "pf-train [options] CONFIG.json [key=value ...]\n"
+                            "mpirun -n N pf-train [options] CONFIG.json [key=value ...]\n"
+                            "pf-train --stop DIR";
+
+struct options {
+    struct pf_opts_shared shared;
+    bool plan, check, supervise;
+    const char *stop, *compare_layout, *launch;
+};
+
+static void on_stop_signal(int signal_number)
+{
+    (void)signal_number;
+    pf_trainer_ask_stop();
+}
+
+static int catch_signals(void)
+{
+    const struct sigaction action = {.sa_handler = on_stop_signal, .sa_flags = SA_RESTART};
+
+    if (sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGUSR1, &action, NULL) != 0) {
+        return pf_fail_errno(PF_EIO, "cannot catch signals");
+    }
+    return 0;
+}
+
+/* Leave the file for which the run in dir looks after every step. */
+static int ask_stop(const char *dir)
+{
+    char *const run = pf_path_join(dir, "pf.json"), *const stop = pf_path_join(dir, PF_STOP_FILE);
+    int err = run && stop ? 0 : PF_ENOMEM;
+
+    if (!err && !pf_path_exists(run)) {
+        err = pf_fail(PF_EUSAGE, "'%s' is not the output_dir of a run", dir);
+    }
+    if (!err) {
+        err = pf_file_write_atomic(stop, "", 0);
+    }
+    pf_free(run);
+    pf_free(stop);
+    return err;
+}
+
+static int show_plan(struct pf_trainer *trainer, const struct options *o, struct pf_comm *world)
+{
+    if (o->check) {
+        PF_TRY(pf_trainer_check(trainer));
+    }
+    return pf_comm_rank(world) == 0 ? pf_trainer_print_plan(trainer, o->shared.json, stdout) : 0;
+}
+
+static int train(struct pf_trainer *trainer, const struct options *o)
+{
+    if (o->shared.json) {
+        pf_trainer_copy_metrics(trainer, stdout);
+    }
+    PF_TRY(catch_signals());
+    PF_TRY(pf_trainer_build(trainer));
+    return pf_trainer_run(trainer);
+}
+
+/* Everything that all ranks do together. */
+static int run(struct pf_config *config, const struct options *o, struct pf_comm *world)
+{
+    struct pf_trainer *trainer = NULL;
+    int err;
+
+    PF_TRY(pf_comm_all_agree(world, pf_config_resolve(config, pf_comm_size(world)), NULL));
+    PF_TRY(pf_trainer_new(config, world, &trainer));
+    err = o->plan || o->check ? show_plan(trainer, o, world) : train(trainer, o);
+    pf_trainer_free(trainer);
+    return err;
+}
+
+/* Read the config, join the other ranks, run. Ends the job where something fails in it. */
+static int start(const struct options *o, int argc, char **argv)
+{
+    struct pf_config config = {.comm_timeout = 300};
+    struct pf_comm *world = NULL;
+    int err = pf_config_read(argv[1], (const char *const *)argv + 2, argc - 2, &config);
+    const struct pf_comm_options comm = {.timeout_s = config.comm_timeout};
+
+    /* A rank that cannot read its config joins all the same, so that one message tells of it. */
+    const int joined = pf_comm_init(NULL, NULL, &comm, &world);
+    if (joined) {
+        pf_config_release(&config);
+        return joined;
+    }
+    pf_log_set_rank(pf_comm_rank(world), pf_comm_size(world));
+    err = pf_comm_all_agree(world, err, NULL);
+    if (!err) {
+        err = run(&config, o, world);
+    }
+    pf_config_release(&config);
+    if (!err) {
+        err = pf_comm_finalize(world);
+    }
+    if (err) {
+        if (pf_comm_speaks(world)) {
+            pf_log_error(NULL, "%s", pf_error_message());
+        }
+        pf_comm_fail(world, err);
+    }
+    return 0;
+}
+
+static int choose(const struct options *o, int argc, char **argv)
+{
+    if (o->compare_layout) {
+        return pf_fail(PF_ENOTSUP, "--compare-layout is not in this build, which has one layout");
+    }
+    if (o->supervise || o->launch) {
+        return pf_fail(PF_ENOTSUP, "--supervise and --launch are not in this build");
+    }
+    if (o->stop) {
+        return argc == 1 ? ask_stop(o->stop)
+                         : pf_fail(PF_EUSAGE, "--stop takes no config; see 'pf-train --help'");
+    }
+    if (argc < 2) {
+        return pf_fail(PF_EUSAGE, "give a config; see 'pf-train --help'");
+    }
+    return start(o, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {0};
+    bool done;
+    const struct pf_opt table[] = {
+        {0, "plan", NULL, "print layout, memory and schedule; start nothing", PF_OPT_FLAG, &o.plan},
+        {0, "check", NULL, "as --plan, and open the data and the checkpoint to be resumed",
+         PF_OPT_FLAG, &o.check},
+        {0, "stop", "DIR", "ask the run in DIR to save and end", PF_OPT_STRING, &o.stop},
+        {0, "compare-layout", "LAYOUT", "not in this build", PF_OPT_STRING, &o.compare_layout},
+        {0, "supervise", NULL, "not in this build", PF_OPT_FLAG, &o.supervise},
+        {0, "launch", "COMMAND", "not in this build", PF_OPT_STRING, &o.launch},
+        PF_OPTS_SHARED(&o.shared),
+    };
+
+    pf_tool_start("pf-train");
+    int err = pf_tool_options(table, PF_OPTS_N(table), usage, &o.shared, &argc, argv, &done);
+    if (!err && !done) {
+        err = choose(&o, argc, argv);
+    }
+    return pf_tool_finish(err);
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --plan: what a run will be, and what it will need, from the same numbers that the run uses. */
+#include <pf/train.h>
+
+#include "train_internal.h"
+
+#include <pf/error.h>
+#include <pf/json.h>
+#include <pf/mem.h>
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Micro-batches of a schedule that are drawn; a longer one is cut. */
+#define DRAWN_STEPS 32
+
+enum { N_MEMORY_MAX = 16 };
+
+/* One purpose of memory on this rank. */
+struct memory_row {
+    const char *name;
+    size_t bytes;
+};
+
+struct plan {
+    int64_t n_parameters, n_trained;
+    struct memory_row memory[N_MEMORY_MAX];
+    int n_memory;
+    size_t total_bytes;
+};
+
+static void add_memory(struct plan *plan, const char *name, size_t bytes)
+{
+    plan->memory[plan->n_memory++] = (struct memory_row){name, bytes};
+    plan->total_bytes += bytes;
+}
+
+static size_t floats(int64_t n)
+{
+    return (size_t)n * sizeof(float);
+}
+
+static void add_state(const struct pf_trainer *t, const struct pf_layout *layout, struct plan *plan)
+{
+    const bool narrow = t->config->dtype != PF_DTYPE_F32, trains = !t->config->eval_only;
+
+    add_memory(plan, "parameters", floats(layout->param_elements));
+    add_memory(plan, "masters", narrow ? floats(layout->param_elements) : 0);
+    add_memory(plan, "stored_weights", narrow ? (size_t)layout->param_elements * 2 : 0);
+    add_memory(plan, "gradients", trains ? floats(layout->grad_elements) : 0);
+    add_memory(plan, "moments", trains ? 2 * floats(layout->grad_reduced_elements) : 0);
+}
+
+/* Both models count where evaluation has a batch of its own. */
+static int add_models(const struct pf_trainer *t, struct plan *plan)
+{
+    const struct pf_config *const c = t->config;
+    struct pf_model_plan sum = {0};
+
+    for (int eval = 0; eval < 2; eval++) {
+        const struct pf_model_options options = train_model_options(t, !eval);
+        const bool is_made = eval ? train_has_eval_model(c) : !c->eval_only;
+        struct pf_model_plan one;
+        if (is_made) {
+            PF_TRY(pf_model_plan(&t->spec, &options, &one));
+            sum.activation_bytes += one.activation_bytes;
+            sum.work_bytes += one.work_bytes;
+            sum.logits_bytes += one.logits_bytes;
+        }
+    }
+    add_memory(plan, "activations", sum.activation_bytes);
+    add_memory(plan, "work", sum.work_bytes);
+    add_memory(plan, "logits", sum.logits_bytes);
+    return 0;
+}
+
+static void add_batches(const struct pf_trainer *t, struct plan *plan)
+{
+    const struct pf_config *const c = t->config;
+    const int64_t train = c->gradient_accumulation_steps * c->per_device_train_batch_size,
+                  eval = train_wants_eval(c) ? c->per_device_eval_batch_size : 0;
+
+    add_memory(plan, "batches",
+               (size_t)((train + eval) * c->max_seq_length * (c->mask_documents ? 4 : 2)) *
+                   sizeof(int32_t));
+}
+
+static void count_parameters(const struct pf_trainer *t, const struct pf_layout *layout,
+                             struct plan *plan)
+{
+    for (int64_t i = 0; i < t->table->n_rows; i++) {
+        const struct pf_tensor_row *const row = &t->table->rows[i];
+        const int64_t n = row->tied_to < 0 ? pf_tensor_row_count(row) : 0;
+        plan->n_parameters += n;
+        plan->n_trained += layout->grad_at[i] >= 0 ? n : 0;
+    }
+}
+
+static int make_plan(struct pf_trainer *t, struct plan *plan)
+{
+    const size_t held = pf_mem_live_bytes();
+    struct pf_layout *layout = NULL;
+    int err;
+
+    *plan = (struct plan){0};
+    PF_TRY(pf_schedule_check(t->schedule, &t->facts));
+    PF_TRY(pf_layout_new(t->table, pf_comm_rank(t->world), &layout));
+    count_parameters(t, layout, plan);
+    add_state(t, layout, plan);
+    pf_layout_free(layout);
+    PF_TRY_GOTO(add_models(t, plan), out);
+    add_batches(t, plan);
+    add_memory(plan, "measuring", train_peak_bytes());
+    /* What is held already: communicators, tables, kernels, and after build all of the above. */
+    add_memory(plan, "tables_and_staging",
+               t->layout && held > plan->total_bytes ? held - plan->total_bytes
+               : t->layout                           ? 0
+                                                     : held);
+out:
+    return err;
+}
+
+/* Text ------------------------------------------------------------------------------------------ */
+
+static const char *schedule_name(const struct pf_config *c)
+{
+    return c->schedule == PF_SCHEDULE_1F1B ? "1F1B" : "FThenB";
+}
+
+static void draw_stage(const struct pf_sched_list *list, struct pf_str *text)
+{
+    const int n = list->n_steps < DRAWN_STEPS ? list->n_steps : DRAWN_STEPS;
+
+    for (int i = 0; i < n; i++) {
+        pf_str_appendf(text, "%s%c%d", i ? " " : "",
+                       list->steps[i].kind == PF_SCHED_FORWARD ? 'F' : 'B', list->steps[i].micro);
+    }
+    if (n < list->n_steps) {
+        pf_str_appendf(text, " ... (%d steps)", list->n_steps);
+    }
+}
+
+static void text_model(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
+{
+    const struct pf_model_spec *const s = &t->spec;
+
+    pf_str_appendf(text,
+                   "model      %s: %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads (%" PRId64
+                   " of keys), ffn %" PRId64 ", vocabulary %" PRId64 "%s\n",
+                   pf_family_name(s->family), s->n_layers, s->hidden, s->n_heads, s->n_kv_heads,
+                   s->ffn, s->vocab_size, s->tied_head ? ", tied head" : "");
+    pf_str_appendf(text, "           %" PRId64 " parameters, %" PRId64 " of them trained, stored as %s\n",
+                   plan->n_parameters, plan->n_trained, pf_dtype_torch_name(t->config->dtype));
+}
+
+static void text_layout(const struct pf_trainer *t, struct pf_str *text)
+{
+    pf_str_appendf(text, "layout     %d %s:", pf_comm_size(t->world),
+                   pf_comm_size(t->world) == 1 ? "rank" : "ranks");
+    for (int a = 0; a < PF_AXIS_COUNT; a++) {
+        pf_str_appendf(text, " %s=%d", pf_axis_name((enum pf_axis)a), t->table->mesh.degree[a]);
+    }
+    pf_str_append(text, "\n");
+}
+
+static void text_batch(const struct pf_trainer *t, struct pf_str *text)
+{
+    const struct pf_config *const c = t->config;
+
+    pf_str_appendf(text,
+                   "batch      %" PRId64 " sequences x %" PRId64 " micro-batches x %d data-parallel "
+                   "ranks = %" PRId64 " sequences a step, of %" PRId64 " tokens: %" PRId64 "\n",
+                   c->per_device_train_batch_size, c->gradient_accumulation_steps, t->dp_size,
+                   c->global_train_batch_size, c->max_seq_length,
+                   c->global_train_batch_size * c->max_seq_length);
+    if (c->eval_only) {
+        pf_str_append(text, "length     one evaluation\n");
+    } else if (t->total_steps > 0 || c->max_steps > 0) {
+        pf_str_appendf(text, "length     %" PRId64 " steps\n",
+                       t->total_steps > 0 ? t->total_steps : c->max_steps);
+    } else {
+        pf_str_appendf(text, "length     %g epochs of the data (--check counts their steps)\n",
+                       c->num_train_epochs);
+    }
+}
+
+static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
+{
+    pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n", schedule_name(t->config),
+                   t->facts.peak_live, t->facts.peak_live == 1 ? "batch" : "batches");
+    for (int i = 0; i < t->schedule->n_stages; i++) {
+        pf_str_appendf(text, "           stage %d: ", i);
+        draw_stage(&t->schedule->stages[i], text);
+        pf_str_append(text, "\n");
+    }
+}
+
+/* Float32 rows only: the others are conversions of them. */
+static void text_kernels(const struct pf_trainer *t, struct pf_str *text)
+{
+    const int n = pf_ops_n_choices(t->ops);
+    int n_listed = 0;
+
+    pf_str_appendf(text, "kernels    %s, %d %s a rank, %s\n          ", pf_ops_isa(t->ops),
+                   pf_ops_threads(t->ops), pf_ops_threads(t->ops) == 1 ? "thread" : "threads",
+                   pf_ops_library(t->ops));
+    for (int i = 0; i < n; i++) {
+        const struct pf_ops_choice choice = pf_ops_choice_at(t->ops, i);
+        if (choice.dtype == PF_DTYPE_F32) {
+            pf_str_appendf(text, "%s %s=%s", n_listed && n_listed % 5 == 0 ? "\n          " : "",
+                           pf_op_name(choice.op), choice.variant);
+            n_listed++;
+        }
+    }
+    pf_str_append(text, "\n");
+}
+
+static void text_memory(const struct plan *plan, struct pf_str *text)
+{
+    char size[24];
+
+    pf_str_append(text, "memory     of each rank\n");
+    for (int i = 0; i < plan->n_memory; i++) {
+        if (plan->memory[i].bytes > 0) {
+            pf_str_appendf(text, "           %-20s %12s\n", plan->memory[i].name,
+                           pf_format_bytes((double)plan->memory[i].bytes, size));
+        }
+    }
+    pf_str_appendf(text, "           %-20s %12s\n", "total",
+                   pf_format_bytes((double)plan->total_bytes, size));
+}
+
+static int print_text(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
+{
+    text_model(t, plan, text);
+    text_layout(t, text);
+    text_batch(t, text);
+    text_schedule(t, text);
+    text_kernels(t, text);
+    text_memory(plan, text);
+    return pf_str_error(text);
+}
+
+/* JSON ------------------------------------------------------------------------------------------ */
+
+static void json_model(const struct pf_trainer *t, const struct plan *plan, struct pf_json_out *out)
+{
+    const struct pf_model_spec *const s = &t->spec;
+
+    pf_json_out_key(out, "model");
+    pf_json_out_object_begin(out);
+    pf_json_out_member_string(out, "family", pf_family_name(s->family));
+    pf_json_out_member_i64(out, "layers", s->n_layers);
+    pf_json_out_member_i64(out, "hidden", s->hidden);
+    pf_json_out_member_i64(out, "heads", s->n_heads);
+    pf_json_out_member_i64(out, "kv_heads", s->n_kv_heads);
+    pf_json_out_member_i64(out, "ffn", s->ffn);
+    pf_json_out_member_i64(out, "vocabulary", s->vocab_size);
+    pf_json_out_member_bool(out, "tied_head", s->tied_head);
+    pf_json_out_object_end(out);
+    pf_json_out_member_i64(out, "parameters", plan->n_parameters);
+    pf_json_out_member_i64(out, "trained_parameters", plan->n_trained);
+}
+
+static void json_layout(const struct pf_trainer *t, struct pf_json_out *out)
+{
+    pf_json_out_member_i64(out, "world_size", pf_comm_size(t->world));
+    pf_json_out_key(out, "mesh");
+    pf_json_out_object_begin(out);
+    for (int a = 0; a < PF_AXIS_COUNT; a++) {
+        pf_json_out_member_i64(out, pf_axis_name((enum pf_axis)a), t->table->mesh.degree[a]);
+    }
+    pf_json_out_object_end(out);
+}
+
+static void json_batch(const struct pf_trainer *t, struct pf_json_out *out)
+{
+    const struct pf_config *const c = t->config;
+
+    pf_json_out_key(out, "batch");
+    pf_json_out_object_begin(out);
+    pf_json_out_member_i64(out, "per_device_sequences", c->per_device_train_batch_size);
+    pf_json_out_member_i64(out, "accumulation", c->gradient_accumulation_steps);
+    pf_json_out_member_i64(out, "data_parallel_ranks", t->dp_size);
+    pf_json_out_member_i64(out, "global_sequences", c->global_train_batch_size);
+    pf_json_out_member_i64(out, "sequence_tokens", c->max_seq_length);
+    pf_json_out_object_end(out);
+    pf_json_out_key(out, "total_steps");
+    if (t->total_steps > 0 || c->max_steps > 0) {
+        pf_json_out_i64(out, t->total_steps > 0 ? t->total_steps : c->max_steps);
+    } else {
+        pf_json_out_null(out);
+    }
+}
+
+static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
+{
+    struct pf_str line;
+    int err = 0;
+
+    pf_str_init(&line);
+    pf_json_out_key(out, "schedule");
+    pf_json_out_object_begin(out);
+    pf_json_out_member_string(out, "mode", schedule_name(t->config));
+    pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
+    pf_json_out_key(out, "stages");
+    pf_json_out_array_begin(out);
+    for (int i = 0; !err && i < t->schedule->n_stages; i++) {
+        pf_str_clear(&line);
+        draw_stage(&t->schedule->stages[i], &line);
+        err = pf_str_error(&line);
+        pf_json_out_string(out, line.text);
+    }
+    pf_json_out_array_end(out);
+    pf_json_out_object_end(out);
+    pf_str_release(&line);
+    return err;
+}
+
+static void json_memory(const struct plan *plan, struct pf_json_out *out)
+{
+    char name[64];
+
+    pf_json_out_key(out, "memory");
+    pf_json_out_object_begin(out);
+    for (int i = 0; i < plan->n_memory; i++) {
+        snprintf(name, sizeof name, "%s_bytes", plan->memory[i].name);
+        pf_json_out_member_i64(out, name, (int64_t)plan->memory[i].bytes);
+    }
+    pf_json_out_member_i64(out, "total_bytes", (int64_t)plan->total_bytes);
+    pf_json_out_object_end(out);
+}
+
+static int print_json(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
+{
+    struct pf_json_out out;
+
+    pf_json_out_init(&out, text, 2);
+    pf_json_out_object_begin(&out);
+    pf_json_out_member_i64(&out, "schema", 1);
+    json_layout(t, &out);
+    json_model(t, plan, &out);
+    json_batch(t, &out);
+    PF_TRY(json_schedule(t, &out));
+    pf_json_out_key(&out, "kernels");
+    train_print_kernels(t, &out);
+    json_memory(plan, &out);
+    pf_json_out_object_end(&out);
+    PF_TRY(pf_json_out_finish(&out));
+    return pf_str_append_char(text, '\n');
+}
+
+int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to)
+{
+    struct pf_str text;
+    struct plan plan;
+    int err;
+
+    pf_str_init(&text);
+    PF_TRY_GOTO(make_plan(trainer, &plan), out);
+    err = json ? print_json(trainer, &plan, &text) : print_text(trainer, &plan, &text);
+    if (!err && (fputs(text.text, to) < 0 || fflush(to) != 0)) {
+        err = pf_fail_errno(PF_EIO, "cannot write the plan");
+    }
+out:
+    pf_str_release(&text);
+    return err;
+}
