@@ -12,9 +12,8 @@
  * of its group and their query tiles in ascending order; scores are computed again from lse.
  */
 #include "cpu.h"
+#include "mask.h"
 #include "tile.h"
-
-#include <pf/rng.h>
 
 #define T PF_ATTENTION_TILE
 #define TV (T / VL) /* vectors along the queries of a tile */
@@ -99,12 +98,6 @@ static void transpose_out(const float *from, int64_t n, int64_t d_n, const float
     }
 }
 
-/* Does the tile of keys from j0 on need a mask? */
-V_INLINE bool needs_mask(const struct query_tile *t, int64_t j0, int64_t nj)
-{
-    return j0 + nj - 1 > t->i0 || t->first_matters;
-}
-
 /* Lanes of vector v whose query does not see key j. */
 V_INLINE vm hidden(const struct query_tile *t, int v, int64_t j)
 {
@@ -113,96 +106,121 @@ V_INLINE vm hidden(const struct query_tile *t, int v, int64_t j)
     return vm_or(vi_gt(key, query), vi_gt(vi_load_n(t->first_key + v * VL, VL), key));
 }
 
-/* st[j][i] = 0 where the mask drops (i, j), else divided by the share kept. */
-static void drop(const struct query_tile *t, int64_t j0, int64_t nj, float *st)
+/*
+ * The tile on the diagonal is cut once each way, and of its four quarters the one that no query sees
+ * is neither computed nor read: keys from HALF on meet only queries from HALF on.
+ */
+#define HALF (T / 2)
+
+struct key_tile {
+    int64_t j0, n; /* keys j0 .. j0+n-1 */
+    bool diagonal, masked;
+    const float *k, *v; /* their rows */
+};
+
+static struct key_tile key_tile_at(const struct query_tile *t, int64_t j0)
+{
+    const struct pf_attention_fwd_args *a = t->a;
+    const int64_t n = t->i0 + t->n - j0 < T ? t->i0 + t->n - j0 : T, row = t->b * a->seq + j0;
+
+    return (struct key_tile){.j0 = j0,
+                             .n = n,
+                             .diagonal = j0 == t->i0,
+                             .masked = j0 == t->i0 || t->first_matters,
+                             .k = (const float *)a->k + row * a->ldk + t->kv_head * a->head_dim,
+                             .v = (const float *)a->v + row * a->ldv + t->kv_head * a->v_head_dim};
+}
+
+/* How many keys of the tile meet the queries of vector v. */
+V_INLINE int64_t keys_of_vector(const struct key_tile *k, int v)
+{
+    const int64_t n = (v * VL / HALF + 1) * HALF;
+
+    return k->diagonal && n < k->n ? n : k->n;
+}
+
+/* zt[j][i] = 0 where dropout drops (i, j), else what a kept probability is multiplied by. */
+static void fill_kept(const struct query_tile *t, const struct key_tile *k, float *zt)
 {
     const struct pf_attention_fwd_args *a = t->a;
     const float factor = 1.0f / (1.0f - a->dropout_p);
     const uint32_t threshold = pf_dropout_threshold(a->dropout_p);
-    const uint64_t row0 = ((a->first_sequence + (uint64_t)t->b) * (uint64_t)a->n_heads +
-                           (uint64_t)t->h) *
-                              (uint64_t)a->seq +
-                          (uint64_t)t->i0;
+    const uint64_t sequence = a->first_sequence + (uint64_t)t->b;
+    const uint64_t row0 =
+        (sequence * (uint64_t)a->n_heads + (uint64_t)t->h) * (uint64_t)a->seq + (uint64_t)t->i0;
 
-    for (int64_t i = 0; i < t->n; i++) {
-        const uint64_t index = (row0 + (uint64_t)i) * (uint64_t)a->seq + (uint64_t)j0;
-        const int64_t skip = (int64_t)(index % 4), n_blocks = (skip + nj + 3) / 4;
-        uint32_t words[T + 8];
-#pragma omp simd
-        for (int64_t w = 0; w < n_blocks; w++) {
-            pf_dropout_words(a->dropout_key, index / 4 + (uint64_t)w, words + 4 * w);
-        }
-        for (int64_t j = 0; j < nj; j++) {
-            st[j * T + i] = words[skip + j] >= threshold ? st[j * T + i] * factor : 0.0f;
+    for (int i = 0; i < T; i++) {
+        const uint64_t index = (row0 + (uint64_t)i) * (uint64_t)a->seq + (uint64_t)k->j0;
+        const int64_t skip = (int64_t)(index % 4), n = keys_of_vector(k, i / VL);
+        uint32_t words[T + 4 * (MASK_LANES + 1)];
+        mask_words(a->dropout_key, index / 4, (skip + n + 3) / 4, words);
+        for (int64_t j = 0; j < n; j++) {
+            zt[j * T + i] = words[skip + j] >= threshold ? factor : 0.0f;
         }
     }
-}
-
-V_INLINE const float *key_rows(const struct query_tile *t, int64_t j0)
-{
-    const struct pf_attention_fwd_args *a = t->a;
-
-    return (const float *)a->k + (t->b * a->seq + j0) * a->ldk + t->kv_head * a->head_dim;
-}
-
-V_INLINE const float *value_rows(const struct query_tile *t, int64_t j0)
-{
-    const struct pf_attention_fwd_args *a = t->a;
-
-    return (const float *)a->v + (t->b * a->seq + j0) * a->ldv + t->kv_head * a->v_head_dim;
 }
 
 /* Elements of a head that are summed in one chain: longer ones lose digits of the scores. */
 #define CHAIN 32
 
-/* st[j][i] = rows[j] . xt[:, i] for nj rows of d_n elements. */
-V_INLINE void scores(const float *rows, int64_t ld, int64_t nj, int64_t d_n, const float *xt,
-                     float *st)
+/* st[j][i] = rows[j] . xt[:, i] for the keys' rows of d_n elements. */
+V_INLINE void scores(const struct key_tile *k, const float *rows, int64_t ld, int64_t d_n,
+                     const float *xt, float *st)
 {
-    for (int64_t d = 0; d < d_n; d += CHAIN) {
-        const struct tile mul = {.k = d_n - d < CHAIN ? d_n - d : CHAIN,
-                                 .a = rows + d,
-                                 .a_row = ld,
-                                 .a_col = 1,
-                                 .b = xt + d * T,
-                                 .ldb = T,
-                                 .c = st,
-                                 .ldc = T,
-                                 .accumulate = d > 0};
-        tile_mul(nj, T, &mul);
+    const int64_t step = k->diagonal ? HALF : T;
+
+    for (int64_t j = 0; j < k->n; j += step) {
+        const int64_t m = k->n - j < step ? k->n - j : step, lane = k->diagonal ? j : 0;
+        for (int64_t d = 0; d < d_n; d += CHAIN) {
+            const struct tile mul = {.k = d_n - d < CHAIN ? d_n - d : CHAIN,
+                                     .a = rows + j * ld + d,
+                                     .a_row = ld,
+                                     .a_col = 1,
+                                     .b = xt + d * T + lane,
+                                     .ldb = T,
+                                     .c = st + j * T + lane,
+                                     .ldc = T,
+                                     .accumulate = d > 0};
+            tile_mul(m, T - lane, &mul);
+        }
     }
 }
 
 /* yt[d][i] (+)= sum_j rows[j][d] st[j][i]. */
-V_INLINE void weighted(const float *rows, int64_t ld, int64_t nj, int64_t d_n, const float *st,
-                       bool accumulate, float *yt)
+V_INLINE void weighted(const struct key_tile *k, const float *rows, int64_t ld, int64_t d_n,
+                       const float *st, bool accumulate, float *yt)
 {
-    const struct tile mul = {.k = nj,
-                             .a = rows,
-                             .a_row = 1,
-                             .a_col = ld,
-                             .b = st,
-                             .ldb = T,
-                             .c = yt,
-                             .ldc = T,
-                             .accumulate = accumulate};
+    const int64_t step = k->diagonal ? HALF : T;
 
-    tile_mul(d_n, T, &mul);
+    for (int64_t lane = 0; lane < T; lane += step) {
+        const struct tile mul = {.k = k->diagonal && lane + step < k->n ? lane + step : k->n,
+                                 .a = rows,
+                                 .a_row = 1,
+                                 .a_col = ld,
+                                 .b = st + lane,
+                                 .ldb = T,
+                                 .c = yt + lane,
+                                 .ldc = T,
+                                 .accumulate = accumulate};
+        tile_mul(d_n, step, &mul);
+    }
 }
 
 /* Forward -------------------------------------------------------------------------------------- */
 
-/* Turn vector v of scores into exp(s - m); update m and l, and return exp(m_old - m). */
-V_INLINE vf softmax_lanes(const struct query_tile *t, int64_t j0, int64_t nj, bool masked, int v,
-                          float *st, float *m, float *l)
+/* Turn vector v of scores into exp(s - m), times zt if not NULL; update m and l, and return
+ * exp(m_old - m). */
+V_INLINE vf softmax_lanes(const struct query_tile *t, const struct key_tile *k, bool masked, int v,
+                          const float *zt, float *st, float *m, float *l)
 {
     const vf none = v_set(-__builtin_inff()), m_old = v_load(m + v * VL);
+    const int64_t nj = keys_of_vector(k, v);
     vf max = m_old, sum = {0};
 
     for (int64_t j = 0; j < nj; j++) {
         vf s = v_load(st + j * T + v * VL);
         if (masked) {
-            s = v_select(hidden(t, v, j0 + j), none, s);
+            s = v_select(hidden(t, v, k->j0 + j), none, s);
             v_store(st + j * T + v * VL, s);
         }
         max = v_max(max, s);
@@ -212,7 +230,7 @@ V_INLINE vf softmax_lanes(const struct query_tile *t, int64_t j0, int64_t nj, bo
     for (int64_t j = 0; j < nj; j++) {
         const vf p = v_exp(v_load(st + j * T + v * VL) - shift);
         sum += p;
-        v_store(st + j * T + v * VL, p);
+        v_store(st + j * T + v * VL, zt ? p * v_load(zt + j * T + v * VL) : p);
     }
     const vf shrink = v_exp(m_old - shift);
     v_store(l + v * VL, v_fma(v_load(l + v * VL), shrink, sum));
@@ -229,27 +247,34 @@ static void rescale(int64_t d_n, const float *shrink, float *ot)
     }
 }
 
-/* One key tile: scores, softmax, output. */
-static void forward_tile(const struct query_tile *t, int64_t j0, const float *qt, float *st,
-                         float *ot, float *m, float *l)
-{
-    const struct pf_attention_fwd_args *a = t->a;
-    const int64_t nj = t->i0 + t->n - j0 < T ? t->i0 + t->n - j0 : T;
-    const bool fresh = j0 == first_tile(t), masked = needs_mask(t, j0, nj);
-    float shrink[T];
+/* Where a thread works on a query tile. */
+struct forward {
+    struct query_tile t;
+    float *qt, *ot, *st, *zt; /* [D,T] scaled, [Dv,T], [T,T], [T,T] */
+    float m[T], l[T];
+};
 
-    scores(key_rows(t, j0), a->ldk, nj, a->head_dim, qt, st);
-    for (int v = 0; v < TV; v++) {
-        v_store(shrink + v * VL, masked ? softmax_lanes(t, j0, nj, true, v, st, m, l)
-                                        : softmax_lanes(t, j0, nj, false, v, st, m, l));
+/* One key tile: scores, softmax, output. */
+static void forward_tile(struct forward *w, int64_t j0)
+{
+    const struct pf_attention_fwd_args *a = w->t.a;
+    const struct key_tile k = key_tile_at(&w->t, j0);
+    const bool fresh = j0 == first_tile(&w->t);
+    float shrink[T], *zt = a->dropout_p > 0.0f ? w->zt : NULL;
+
+    scores(&k, k.k, a->ldk, a->head_dim, w->qt, w->st);
+    if (zt) {
+        fill_kept(&w->t, &k, zt);
     }
-    if (a->dropout_p > 0.0f) {
-        drop(t, j0, nj, st);
+    for (int v = 0; v < TV; v++) {
+        const vf s = zt || k.masked ? softmax_lanes(&w->t, &k, true, v, zt, w->st, w->m, w->l)
+                                    : softmax_lanes(&w->t, &k, false, v, NULL, w->st, w->m, w->l);
+        v_store(shrink + v * VL, s);
     }
     if (!fresh) {
-        rescale(a->v_head_dim, shrink, ot);
+        rescale(a->v_head_dim, shrink, w->ot);
     }
-    weighted(value_rows(t, j0), a->ldv, nj, a->v_head_dim, st, !fresh, ot);
+    weighted(&k, k.v, a->ldv, a->v_head_dim, w->st, !fresh, w->ot);
 }
 
 /* out = ot / l and lse = m + log l; a query that sees no key gets 0 and -inf. */
@@ -278,23 +303,24 @@ V_INLINE float *scratch_of(const struct pf_kctx *ctx, const struct pf_attention_
 static void forward_unit(const struct pf_attention_fwd_args *a, int64_t b, int64_t h, int64_t i0,
                          float *scratch)
 {
-    float *qt = scratch, *ot = qt + a->head_dim * T, *st = ot + a->v_head_dim * T;
-    float m[T], l[T] = {0};
-    struct query_tile t;
+    struct forward w = {.qt = scratch, .ot = scratch + a->head_dim * T};
+    const struct query_tile *t = &w.t;
 
-    query_tile_init(a, b, h, i0, &t);
+    w.st = w.ot + a->v_head_dim * T;
+    w.zt = w.st + T * T;
+    query_tile_init(a, b, h, i0, &w.t);
     for (int i = 0; i < T; i++) {
-        m[i] = -__builtin_inff();
+        w.m[i] = -__builtin_inff();
     }
-    transpose_in((const float *)a->q + token_row(&t) * a->ldq + h * a->head_dim, a->ldq, t.n,
-                 a->head_dim, a->scale, qt);
-    if (first_tile(&t) >= i0 + t.n) { /* no query of this tile sees a key */
-        memset(ot, 0, (size_t)(a->v_head_dim * T) * sizeof *ot);
+    transpose_in((const float *)a->q + token_row(t) * a->ldq + h * a->head_dim, a->ldq, t->n,
+                 a->head_dim, a->scale, w.qt);
+    if (first_tile(t) >= i0 + t->n) { /* no query of this tile sees a key */
+        memset(w.ot, 0, (size_t)(a->v_head_dim * T) * sizeof *w.ot);
     }
-    for (int64_t j0 = first_tile(&t); j0 < i0 + t.n; j0 += T) {
-        forward_tile(&t, j0, qt, st, ot, m, l);
+    for (int64_t j0 = first_tile(t); j0 < i0 + t->n; j0 += T) {
+        forward_tile(&w, j0);
     }
-    forward_finish(&t, ot, m, l);
+    forward_finish(t, w.ot, w.m, w.l);
 }
 
 /* Query tiles of a head in the order 0, last, 1, last-1, ...: neighbours cost the same together, so
@@ -335,7 +361,7 @@ struct backward {
     const struct pf_attention_bwd_args *g;
     struct query_tile t;
     float *qt, *dot, *dqt; /* [D,T] scaled, [Dv,T], [D,T] */
-    float *pt, *dst;       /* [T,T]: probabilities, and gradients of scores */
+    float *pt, *dst, *zt;  /* [T,T]: probabilities, gradients of scores, dropout */
     float lse[T], delta[T];
 };
 
@@ -362,37 +388,46 @@ static void fill_delta(struct backward *w)
     memcpy(w->g->delta + stat_at(&w->t), w->delta, (size_t)w->t.n * sizeof(float));
 }
 
-/* p = exp(s - lse) and ds = scale p (dp - delta) in place, for vector v of one tile. */
-V_INLINE void gradient_lanes(const struct backward *w, int64_t j0, int64_t nj, bool masked, int v)
+/* For vector v of one tile, in place: p = exp(s - lse) and ds = scale p (dp - delta); with dropout,
+ * zt not NULL, dp and the p that is left are multiplied by it. */
+V_INLINE void gradient_lanes(const struct backward *w, const struct key_tile *k, bool masked, int v,
+                             const float *zt)
 {
     const vf lse = v_load(w->lse + v * VL), delta = v_load(w->delta + v * VL);
+    const int64_t nj = keys_of_vector(k, v);
 
     for (int64_t j = 0; j < nj; j++) {
         float *p_at = w->pt + j * T + v * VL, *ds_at = w->dst + j * T + v * VL;
         vf p = v_exp(v_load(p_at) - lse);
         if (masked) {
-            p = v_select(hidden(&w->t, v, j0 + j), (vf){0}, p);
+            p = v_select(hidden(&w->t, v, k->j0 + j), (vf){0}, p);
         }
-        v_store(p_at, p);
-        v_store(ds_at, p * (v_load(ds_at) - delta) * w->t.a->scale);
+        const vf z = zt ? v_load(zt + j * T + v * VL) : v_set(1.0f);
+        v_store(p_at, zt ? p * z : p);
+        v_store(ds_at, p * (zt ? v_load(ds_at) * z - delta : v_load(ds_at) - delta) *
+                           w->t.a->scale);
     }
 }
 
 /* dk or dv rows += st x, where x are nq rows of d_n elements. */
-V_INLINE void add_to_rows(const float *st, int64_t nj, int64_t nq, const float *x, int64_t ldx,
-                          int64_t d_n, float *rows, int64_t ld)
+V_INLINE void add_to_rows(const struct key_tile *k, const float *st, int64_t nq, const float *x,
+                          int64_t ldx, int64_t d_n, float *rows, int64_t ld)
 {
-    const struct tile mul = {.k = nq,
-                             .a = st,
-                             .a_row = T,
-                             .a_col = 1,
-                             .b = x,
-                             .ldb = ldx,
-                             .c = rows,
-                             .ldc = ld,
-                             .accumulate = true};
+    const int64_t step = k->diagonal ? HALF : T;
 
-    tile_mul(nj, d_n, &mul);
+    for (int64_t j = 0; j < k->n; j += step) {
+        const int64_t m = k->n - j < step ? k->n - j : step, query = k->diagonal ? j : 0;
+        const struct tile mul = {.k = nq - query,
+                                 .a = st + j * T + query,
+                                 .a_row = T,
+                                 .a_col = 1,
+                                 .b = x + query * ldx,
+                                 .ldb = ldx,
+                                 .c = rows + j * ld,
+                                 .ldc = ld,
+                                 .accumulate = true};
+        tile_mul(m, d_n, &mul);
+    }
 }
 
 /* One key tile of a query tile: adds to dqt and to rows of dk and dv. */
@@ -400,30 +435,28 @@ static void backward_tile(struct backward *w, int64_t j0)
 {
     const struct query_tile *t = &w->t;
     const struct pf_attention_fwd_args *a = t->a;
-    const int64_t nj = t->i0 + t->n - j0 < T ? t->i0 + t->n - j0 : T, row = t->b * a->seq + j0;
-    const bool masked = needs_mask(t, j0, nj);
+    const struct key_tile k = key_tile_at(t, j0);
+    const int64_t row = t->b * a->seq + j0;
     const float *q = (const float *)a->q + token_row(t) * a->ldq + t->h * a->head_dim;
+    float *zt = a->dropout_p > 0.0f ? w->zt : NULL;
 
-    scores(key_rows(t, j0), a->ldk, nj, a->head_dim, w->qt, w->pt);
-    scores(value_rows(t, j0), a->ldv, nj, a->v_head_dim, w->dot, w->dst);
-    if (a->dropout_p > 0.0f) {
-        drop(t, j0, nj, w->dst);
+    scores(&k, k.k, a->ldk, a->head_dim, w->qt, w->pt);
+    scores(&k, k.v, a->ldv, a->v_head_dim, w->dot, w->dst);
+    if (zt) {
+        fill_kept(t, &k, zt);
     }
     for (int v = 0; v < TV; v++) {
-        if (masked) {
-            gradient_lanes(w, j0, nj, true, v);
+        if (zt || k.masked) {
+            gradient_lanes(w, &k, true, v, zt);
         } else {
-            gradient_lanes(w, j0, nj, false, v);
+            gradient_lanes(w, &k, false, v, NULL);
         }
     }
-    if (a->dropout_p > 0.0f) {
-        drop(t, j0, nj, w->pt);
-    }
-    add_to_rows(w->pt, nj, t->n, dout_rows(w), w->g->lddo, a->v_head_dim,
+    add_to_rows(&k, w->pt, t->n, dout_rows(w), w->g->lddo, a->v_head_dim,
                 (float *)w->g->dv + row * a->ldv + t->kv_head * a->v_head_dim, a->ldv);
-    add_to_rows(w->dst, nj, t->n, q, a->ldq, a->head_dim,
+    add_to_rows(&k, w->dst, t->n, q, a->ldq, a->head_dim,
                 (float *)w->g->dk + row * a->ldk + t->kv_head * a->head_dim, a->ldk);
-    weighted(key_rows(t, j0), a->ldk, nj, a->head_dim, w->dst, j0 != first_tile(t), w->dqt);
+    weighted(&k, k.k, a->ldk, a->head_dim, w->dst, j0 != first_tile(t), w->dqt);
 }
 
 static void backward_queries(struct backward *w, int64_t b, int64_t h, int64_t i0)
@@ -470,6 +503,7 @@ static void backward_part(const struct pf_kctx *ctx, const void *args, int part,
     w.dqt = w.dot + a->v_head_dim * T;
     w.pt = w.dqt + a->head_dim * T;
     w.dst = w.pt + T * T;
+    w.zt = w.dst + T * T;
     for (int64_t u = lo; u < hi; u++) {
         const int64_t b = u / a->n_kv_heads, kv = u % a->n_kv_heads, row = b * a->seq;
         clear_rows((float *)g->dk + row * a->ldk + kv * a->head_dim, a->seq, a->head_dim, a->ldk);

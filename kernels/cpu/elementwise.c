@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* elementwise.c - addition, scaling, dropout, AdamW, and the bias gradient (a sum over rows). */
 #include "cpu.h"
-
-#include <pf/rng.h>
+#include "mask.h"
 
 static void add_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo, int64_t hi)
 {
@@ -61,10 +60,7 @@ static void dropout_part(const struct pf_kctx *ctx, const void *args, int part, 
         const uint64_t index = a->first + (uint64_t)at, block = index / 4;
         const int64_t skip = (int64_t)(index % 4), room = 4 * DROPOUT_BLOCKS - skip;
         const int64_t n = hi - at < room ? hi - at : room;
-#pragma omp simd
-        for (int w = 0; w < DROPOUT_BLOCKS; w++) {
-            pf_dropout_words(a->key, block + (uint64_t)w, words + 4 * w);
-        }
+        mask_words(a->key, block, DROPOUT_BLOCKS, words);
         for (int64_t i = 0; i < n; i++) {
             y[at + i] = words[skip + i] >= threshold ? x[at + i] / keep_share : 0.0f;
         }
@@ -121,30 +117,31 @@ int PF_CPU(adamw)(const struct pf_kctx *ctx, const void *args)
  * sums small. A thread owns columns, so the order does not depend on their number. */
 #define BIAS_ROWS 32
 
-V_INLINE void bias_grad_at(const struct pf_bias_grad_args *a, int64_t i, int64_t n)
+/* to = or += the sum of n_rows rows, at n columns. */
+V_INLINE void add_rows(const float *rows, int64_t ld, int64_t n_rows, float *to, int64_t n)
 {
-    const float *dy = (const float *)a->dy + i;
-    vf total = {0};
+    vf sum = {0};
 
-    for (int64_t r = 0; r < a->n_rows; r += BIAS_ROWS) {
-        const int64_t end = r + BIAS_ROWS < a->n_rows ? r + BIAS_ROWS : a->n_rows;
-        vf sum = {0};
-        for (int64_t row = r; row < end; row++) {
-            sum += v_load_n(dy + row * a->lddy, n);
-        }
-        total += sum;
+    for (int64_t r = 0; r < n_rows; r++) {
+        sum += v_load_n(rows + r * ld, n);
     }
-    v_store_n(a->dbias + i, v_load_n(a->dbias + i, n) + total, n);
+    v_store_n(to, v_load_n(to, n) + sum, n);
 }
 
 static void bias_grad_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                            int64_t hi)
 {
     const struct pf_bias_grad_args *a = args;
+    float *total = (float *)ctx->scratch;
 
-    (void)ctx;
     (void)part;
-    V_LOOP(lo, hi, bias_grad_at(a, i, n));
+    V_LOOP(lo, hi, v_store_n(total + i, (vf){0}, n));
+    for (int64_t r = 0; r < a->n_rows; r += BIAS_ROWS) {
+        const int64_t n_rows = a->n_rows - r < BIAS_ROWS ? a->n_rows - r : BIAS_ROWS;
+        const float *rows = (const float *)a->dy + r * a->lddy;
+        V_LOOP(lo, hi, add_rows(rows + i, a->lddy, n_rows, total + i, n));
+    }
+    V_LOOP(lo, hi, v_store_n(a->dbias + i, v_load_n(a->dbias + i, n) + v_load_n(total + i, n), n));
 }
 
 int PF_CPU(bias_grad)(const struct pf_kctx *ctx, const void *args)

@@ -2,6 +2,7 @@
 /*
  * loss.c - softmax cross-entropy. A row is read for its maximum, then replaced by exponentials, then
  * scaled: the exponential costs more than the passes, which find the row in the second-level cache.
+ * While exponentials are computed the next row is fetched, so that its first pass need not wait.
  */
 #include "cpu.h"
 
@@ -43,7 +44,8 @@ V_INLINE vf exp_at(float *x, float max, bool keep, int64_t n)
     return e;
 }
 
-V_INLINE float row_exp(float *x, int64_t width, float max, bool keep)
+/* The row's exponentials and their sum; next is the row to fetch meanwhile, or NULL. */
+V_INLINE float row_exp(float *x, int64_t width, float max, bool keep, const float *next)
 {
     vf sum[WAYS] = {{0}};
     int64_t i = 0;
@@ -53,6 +55,9 @@ V_INLINE float row_exp(float *x, int64_t width, float max, bool keep)
         for (int u = 0; u < WAYS; u++) {
             sum[u] += exp_at(x + i + u * VL, max, keep, VL);
         }
+        for (int64_t line = 0; next && line < WAYS * VL; line += 16) {
+            __builtin_prefetch(next + i + line, 0, 2);
+        }
     }
     for (int u = 0; i < width; u++, i += VL) {
         sum[u] += exp_at(x + i, max, keep, width - i < VL ? width - i : VL);
@@ -60,7 +65,7 @@ V_INLINE float row_exp(float *x, int64_t width, float max, bool keep)
     return v_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r)
+static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r, const float *next)
 {
     float *x = (float *)a->logits + r * a->ld;
     const int32_t target = a->targets[r];
@@ -71,7 +76,7 @@ static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r)
         return;
     }
     const float max = row_max(x, a->vocab), logit = x[target];
-    const float sum = row_exp(x, a->vocab, max, true), factor = a->grad_scale / sum;
+    const float sum = row_exp(x, a->vocab, max, true, next), factor = a->grad_scale / sum;
     const float at_target = (x[target] / sum - 1.0f) * a->grad_scale;
 
     a->loss[r] = s_log(sum) + (max - logit);
@@ -79,7 +84,7 @@ static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r)
     x[target] = at_target;
 }
 
-static void row_loss(const struct pf_cross_entropy_args *a, int64_t r)
+static void row_loss(const struct pf_cross_entropy_args *a, int64_t r, const float *next)
 {
     float *x = (float *)a->logits + r * a->ld;
     const int32_t target = a->targets[r];
@@ -89,7 +94,7 @@ static void row_loss(const struct pf_cross_entropy_args *a, int64_t r)
         return;
     }
     const float max = row_max(x, a->vocab);
-    a->loss[r] = s_log(row_exp(x, a->vocab, max, false)) + (max - x[target]);
+    a->loss[r] = s_log(row_exp(x, a->vocab, max, false, next)) + (max - x[target]);
 }
 
 static void cross_entropy_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -100,10 +105,11 @@ static void cross_entropy_part(const struct pf_kctx *ctx, const void *args, int 
     (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
+        const float *next = r + 1 < hi ? (const float *)a->logits + (r + 1) * a->ld : NULL;
         if (a->with_grad) {
-            row_with_grad(a, r);
+            row_with_grad(a, r, next);
         } else {
-            row_loss(a, r);
+            row_loss(a, r, next);
         }
     }
 }

@@ -193,19 +193,20 @@ V_INLINE vf layernorm_hat(const float *x, float mean, float rstd, int64_t n)
     return (v_load_n(x, n) - mean) * rstd;
 }
 
-/* dw += dy * hat, db += dy along a row; returns dy * w there (0 beyond the tail). */
+/* dw += dy * hat, db += dy along a row, *gh += dy * w * hat; returns dy * w. */
 V_INLINE vf layernorm_bwd_term(const float *x, const float *w, const float *dy, float mean,
-                               float rstd, float *dw, float *db, int64_t n)
+                               float rstd, float *dw, float *db, vf *gh, int64_t n)
 {
-    const vf d = v_load_n(dy, n);
+    const vf d = v_load_n(dy, n), hat = layernorm_hat(x, mean, rstd, n), g = d * v_load_n(w, n);
 
     if (dw) {
-        v_store_n(dw, v_fma(d, layernorm_hat(x, mean, rstd, n), v_load_n(dw, n)), n);
+        v_store_n(dw, v_fma(d, hat, v_load_n(dw, n)), n);
     }
     if (db) {
         v_store_n(db, v_load_n(db, n) + d, n);
     }
-    return d * v_load_n(w, n);
+    *gh = v_fma(g, hat, *gh);
+    return g;
 }
 
 V_INLINE void layernorm_dx(const float *x, const float *w, const float *dy, float mean, float rstd,
@@ -228,9 +229,7 @@ static void layernorm_bwd_row(const struct pf_layernorm_bwd_args *a, int64_t r, 
 
     ROW_SUM(a->width, g,
             layernorm_bwd_term(x + i, w + i, dy + i, mean, rstd, dw ? dw + i : NULL,
-                               db ? db + i : NULL, n));
-    ROW_SUM(a->width, gh,
-            v_load_n(dy + i, n) * v_load_n(w + i, n) * layernorm_hat(x + i, mean, rstd, n));
+                               db ? db + i : NULL, &gh.s[u], n));
     const float mean_g = sums_total(&g) / (float)a->width;
     const float mean_gh = sums_total(&gh) / (float)a->width;
     if (a->dx_accumulate) {

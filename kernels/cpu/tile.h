@@ -118,6 +118,11 @@ static __attribute__((unused, noinline)) void tile_mul(int64_t m, int64_t n, con
     for (; j + NR <= n; j += NR) {
         tile_columns(m, NV, VL, t, j);
     }
+#if NV > 2
+    for (; j + 2 * VL <= n; j += 2 * VL) {
+        tile_columns(m, 2, VL, t, j);
+    }
+#endif
     for (; j + VL <= n; j += VL) {
         tile_columns(m, 1, VL, t, j);
     }
