@@ -130,7 +130,6 @@ void pf_ckpt_free(struct pf_ckpt *ckpt)
     pf_free(ckpt->config_json);
     pf_free(ckpt->run_json);
     pf_free(ckpt->mesh_json);
-    pf_free(ckpt->previous);
     pf_free(ckpt);
     errno = saved;
 }

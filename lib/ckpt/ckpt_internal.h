@@ -111,6 +111,9 @@ void ckpt_step_name(int64_t step, char name_out[48]);
 /* Names of the checkpoint-* directories under dir, ascending by step. */
 int ckpt_list_steps(const char *dir, struct pf_str_list *names_out);
 
+/* A complete checkpoint by its name in a run directory; NULL (and 0) if it is not one. */
+int ckpt_open_named(const char *output_dir, const char *name, struct pf_ckpt **ckpt_out);
+
 /* What `latest` says, NULL if there is none; without the newline; free with pf_free. */
 int ckpt_read_latest_name(const char *output_dir, char **name_out);
 

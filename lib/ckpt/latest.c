@@ -106,8 +106,7 @@ int ckpt_read_latest_name(const char *output_dir, char **name_out)
     return err;
 }
 
-/* A complete checkpoint by its name, NULL in *ckpt_out if it is not one. */
-static int open_named(const char *output_dir, const char *name, struct pf_ckpt **ckpt_out)
+int ckpt_open_named(const char *output_dir, const char *name, struct pf_ckpt **ckpt_out)
 {
     char *path = pf_path_join(output_dir, name);
     int err;
@@ -125,7 +124,8 @@ static int open_named(const char *output_dir, const char *name, struct pf_ckpt *
     return err;
 }
 
-/* The highest step that is complete and, if after is not NULL, was saved when `latest` said so. */
+/* The highest step that is complete and, if after is not NULL, was saved when `latest` named the
+ * checkpoint of that digest. */
 static int find_highest(const char *output_dir, const struct pf_str_list *names, const char *after,
                         int64_t above, const char **name_out)
 {
@@ -136,8 +136,8 @@ static int find_highest(const char *output_dir, const struct pf_str_list *names,
         if (!ckpt_parse_step_name(names->items[i], &step) || step <= above) {
             break;
         }
-        PF_TRY(open_named(output_dir, names->items[i], &ckpt));
-        if (ckpt && (!after || (ckpt->previous && strcmp(ckpt->previous, after) == 0))) {
+        PF_TRY(ckpt_open_named(output_dir, names->items[i], &ckpt));
+        if (ckpt && (!after || strcmp(ckpt->previous, after) == 0)) {
             *name_out = names->items[i];
         }
         pf_ckpt_free(ckpt);
@@ -152,15 +152,15 @@ static int find_newest(const char *output_dir, const struct pf_str_list *names, 
     int64_t step;
 
     if (latest && ckpt_parse_step_name(latest, &step)) {
-        PF_TRY(open_named(output_dir, latest, &ckpt));
+        PF_TRY(ckpt_open_named(output_dir, latest, &ckpt));
     }
     if (!ckpt) {
         return find_highest(output_dir, names, NULL, -1, name_out);
     }
+    const int err = find_highest(output_dir, names, ckpt->digest, step, name_out);
     pf_ckpt_free(ckpt);
-    PF_TRY(find_highest(output_dir, names, latest, step, name_out));
     *name_out = *name_out ? *name_out : latest;
-    return 0;
+    return err;
 }
 
 int pf_ckpt_latest(const char *output_dir, char **path_out)

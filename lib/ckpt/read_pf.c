@@ -32,13 +32,13 @@ static void release(struct manifest *m)
  */
 
 static int check_own_digest(struct ckpt_report *report, const char *path, const char *text,
-                            size_t len)
+                            size_t len, char own_out[PF_DIGEST_HEX_BYTES])
 {
     const size_t before = sizeof CKPT_TAIL_BEFORE - 1, after = sizeof CKPT_TAIL_AFTER - 1;
-    const char *tail = text + len - CKPT_TAIL_BYTES;
+    const char *tail = len >= CKPT_TAIL_BYTES ? text + len - CKPT_TAIL_BYTES : NULL;
     char hex[PF_DIGEST_HEX_BYTES];
 
-    if (len < CKPT_TAIL_BYTES || memcmp(tail, CKPT_TAIL_BEFORE, before) != 0 ||
+    if (!tail || memcmp(tail, CKPT_TAIL_BEFORE, before) != 0 ||
         memcmp(tail + before + 32, CKPT_TAIL_AFTER, after) != 0) {
         return ckpt_fault(report, PF_EFORMAT, "manifest-digest",
                           "'%s' does not end in its digest: it is cut short or was edited", path);
@@ -50,6 +50,7 @@ static int check_own_digest(struct ckpt_report *report, const char *path, const 
                           "'%s' was changed: its digest is %s, it says %.32s", path, hex,
                           tail + before);
     }
+    memcpy(own_out, hex, sizeof hex);
     return 0;
 }
 
@@ -264,6 +265,7 @@ static int read_head(struct manifest *m)
         "format",  "schema", "step",  "previous", "config",           "mesh",
         "options", "state",  "files", "tensors",  "manifest_xxh3_128"};
     const char *format, *previous;
+    struct pf_digest digest;
     int64_t schema;
 
     PF_TRY(pf_json_expect(m->doc, PF_JSON_OBJECT));
@@ -282,8 +284,13 @@ static int read_head(struct manifest *m)
         return pf_json_fail(m->doc, "has a negative step");
     }
     PF_TRY(pf_json_string(m->doc, "previous", NULL, &previous));
-    m->ckpt->previous = pf_strdup(previous);
-    return previous && !m->ckpt->previous ? PF_ENOMEM : 0;
+    if (previous && pf_digest_parse(previous, &digest) != 0) {
+        return pf_json_fail(m->doc, "has a 'previous' that is no digest");
+    }
+    if (previous) {
+        pf_digest_hex(&digest, m->ckpt->previous);
+    }
+    return 0;
 }
 
 static int read_objects(struct manifest *m)
@@ -365,7 +372,7 @@ static int read_manifest(const char *dir, struct ckpt_report *report, struct man
         err = ckpt_fault_from(report, err, "manifest");
         goto out;
     }
-    PF_TRY_GOTO(check_own_digest(report, path, text, len), out);
+    PF_TRY_GOTO(check_own_digest(report, path, text, len, m->ckpt->digest), out);
     err = pf_json_parse_text_with(text, len, &options, &m->doc);
     if (err != 0) {
         err = ckpt_fault_from(report, err, "manifest");

@@ -318,7 +318,7 @@ static int put_previous(struct pf_str *text, const char *previous)
 
     pf_str_append(text, "  \"previous\": ");
     pf_json_out_init(&j, text, 0);
-    pf_json_out_string(&j, previous);
+    pf_json_out_string(&j, previous[0] ? previous : NULL);
     PF_TRY(pf_json_out_finish(&j));
     return pf_str_append(text, ",\n");
 }
@@ -371,7 +371,8 @@ struct saver {
     struct pf_str manifest; /* rank 0's */
     char name[48];          /* checkpoint-000500 */
     char *staging, *final, *removing, *latest;
-    char *previous; /* what `latest` says before */
+    char *old_latest;  /* what `latest` says before */
+    char previous[33]; /* digest of the checkpoint that it names */
     bool staged, renamed;
 };
 
@@ -401,6 +402,24 @@ int ckpt_make_staging(const char *path)
     return 0;
 }
 
+/* What `latest` names now: what a reader will find in this checkpoint as its predecessor. */
+static int read_previous(struct saver *s)
+{
+    const char *dir = s->save->output_dir;
+    struct pf_ckpt *ckpt = NULL;
+    int64_t step;
+
+    PF_TRY(ckpt_read_latest_name(dir, &s->old_latest));
+    if (s->old_latest && ckpt_parse_step_name(s->old_latest, &step)) {
+        PF_TRY(ckpt_open_named(dir, s->old_latest, &ckpt));
+    }
+    if (ckpt) {
+        memcpy(s->previous, ckpt->digest, sizeof s->previous);
+    }
+    pf_ckpt_free(ckpt);
+    return 0;
+}
+
 /* Rank 0, before anybody writes: everything that can be refused is refused here. */
 static int prepare(struct saver *s)
 {
@@ -411,7 +430,7 @@ static int prepare(struct saver *s)
     if (pf_path_exists(s->final) && (!pf_path_is_dir(s->final) || ckpt_is_complete(s->final))) {
         return pf_fail(PF_EREFUSED, "'%s' exists already", s->final);
     }
-    PF_TRY(ckpt_read_latest_name(s->save->output_dir, &s->previous));
+    PF_TRY(read_previous(s));
     PF_TRY(print_head(&s->manifest, s->save, s->previous));
     PF_TRY(ckpt_make_staging(s->staging));
     s->staged = true;
@@ -514,11 +533,11 @@ static void restore_latest(const struct saver *s)
         return;
     }
     pf_free(now);
-    if (!s->previous) {
+    if (!s->old_latest) {
         (void)unlink(s->latest);
         return;
     }
-    char *line = pf_asprintf("%s\n", s->previous);
+    char *line = pf_asprintf("%s\n", s->old_latest);
     if (line) {
         (void)pf_file_write_atomic(s->latest, line, strlen(line));
     }
@@ -639,6 +658,6 @@ int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
     pf_free(s.final);
     pf_free(s.removing);
     pf_free(s.latest);
-    pf_free(s.previous);
+    pf_free(s.old_latest);
     return err;
 }

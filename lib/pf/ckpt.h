@@ -88,7 +88,8 @@ struct pf_ckpt {
     char *run_json;    /* the resolved options of the run (pf.json's object), NULL if absent */
     char *mesh_json;   /* the layout that wrote it, {"dp":2,...}; NULL if absent */
     int64_t step;      /* -1 where the format has none */
-    char *previous;    /* what `latest` said when it was written; NULL: nothing */
+    char digest[33]; /* of the manifest, which identifies the checkpoint; "" where there is none */
+    char previous[33]; /* digest of the one that `latest` named when this was written; "": none */
 };
 
 /*
@@ -241,10 +242,10 @@ int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckp
 
 /*
  * The newest complete checkpoint under output_dir: the one that `latest` names, if its manifest is
- * whole and every file is there with its size; or the whole one that a save had already renamed
- * when it was killed before it could replace `latest` (its `previous` is what `latest` still says).
- * Where `latest` is missing or names nothing whole: the highest step that is. NULL in *path_out (and
- * 0) when there is none. Caller frees with pf_free. Local.
+ * whole and every file is there with its size; or the whole one of a higher step that a save had
+ * already renamed when it was killed before it could replace `latest` (its `previous` tells). Where
+ * `latest` is missing or names nothing whole: the highest step that is. NULL in *path_out (and 0)
+ * when there is none. Caller frees with pf_free. Local.
  */
 int pf_ckpt_latest(const char *output_dir, char **path_out);
 

@@ -69,7 +69,7 @@ def read_manifest(path):
     m = json.loads(data.decode(), object_pairs_hook=once)
     check(sorted(m) == sorted(MEMBERS) and list(m)[-1] == MEMBERS[-1], "manifest: members")
     check(m["format"] == "pf-checkpoint" and m["schema"] == 1, "manifest: format or schema")
-    check(is_int(m["step"]) and isinstance(m["previous"], (str, type(None))), "manifest: types")
+    check(is_int(m["step"]) and re.fullmatch("[0-9a-f]{32}|None", str(m["previous"])), "manifest: types")
     check(all(isinstance(m[k], dict) for k in MEMBERS[4:8]), "manifest: types")
     return m
 
