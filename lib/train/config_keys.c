@@ -378,6 +378,10 @@ const struct pf_key pf_keys[] = {
     {"ignore_data_skip", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .may_change_on_resume = true,
      .field = AT(ignore_data_skip),
      .help = "a resumed run reads its data from the start again instead of where it was"},
+    {"skip_data_intervals", PF_KEY_I64_PAIRS, PF_KEY_EFFECTIVE, "[]", .unit = "steps", .min = 1,
+     .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(skip_data_intervals),
+     .help = "a list of [first, last]: these steps pass their data over and change no weight, while "
+             "the step number and the learning rate go on"},
     {"save_rng_states", PF_KEY_BOOL, PF_KEY_SATISFIED, "true", .field = NOWHERE,
      .help = "every draw is a function of seed, step, tensor and position: there is no state to save"},
     {"load_via_cpu", PF_KEY_BOOL, PF_KEY_SATISFIED, "true", .field = NOWHERE, .help = IN_HOST_MEMORY},

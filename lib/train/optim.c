@@ -48,7 +48,7 @@ int train_grad_norm(struct pf_trainer *t, double scale, double *norm_out)
 int train_update(struct pf_trainer *t, double lr, double grad_scale)
 {
     const struct pf_config *const c = t->config;
-    const double step = (double)t->step; /* the one being finished, from 1 */
+    const double step = (double)t->updates; /* this one counted, from 1 */
     const double bias1 = 1 - pow(c->adam_beta1, step), bias2 = 1 - pow(c->adam_beta2, step);
 
     for (int64_t i = 0; i < t->table->n_rows; i++) {

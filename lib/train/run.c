@@ -47,13 +47,18 @@ static int evaluate(struct pf_trainer *t)
     return train_metrics_eval(t, loss, tokens, pf_time_monotonic() - started);
 }
 
-static int after_step(struct pf_trainer *t, const struct step_result *result)
+static int log_step(struct pf_trainer *t, const struct step_result *result)
+{
+    const bool due = every(t->step, t->config->logging_steps) || t->step == 1 ||
+                     t->step == t->total_steps;
+
+    return due ? train_metrics_step(t, result) : 0;
+}
+
+static int after_step(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
 
-    if (every(t->step, c->logging_steps) || t->step == 1 || t->step == t->total_steps) {
-        PF_TRY(train_metrics_step(t, result));
-    }
     if (every(t->step, c->eval_steps) && t->step < t->total_steps) {
         PF_TRY(evaluate(t));
     }
@@ -66,6 +71,27 @@ static int after_step(struct pf_trainer *t, const struct step_result *result)
         PF_TRY(train_export(t, name));
     }
     return agree_on_stop(t);
+}
+
+static int skip_step(struct pf_trainer *t)
+{
+    train_skip(t);
+    pf_log_info0(NULL, "step %6lld/%lld  skipped, as skip_data_intervals says", (long long)t->step,
+                 (long long)t->total_steps);
+    return train_metrics_event(t, "warning", "text", "data skipped");
+}
+
+static int one_step(struct pf_trainer *t)
+{
+    struct step_result result;
+
+    if (train_skip_due(t)) {
+        PF_TRY(skip_step(t));
+    } else {
+        PF_TRY(train_step(t, &result));
+        PF_TRY(log_step(t, &result));
+    }
+    return after_step(t);
 }
 
 static int finish(struct pf_trainer *t)
@@ -94,9 +120,7 @@ int pf_trainer_run(struct pf_trainer *t)
         return train_metrics_event(t, "end", "reason", "done");
     }
     while (t->step < t->total_steps && !t->stopping) {
-        struct step_result result;
-        PF_TRY(train_step(t, &result));
-        PF_TRY(after_step(t, &result));
+        PF_TRY(one_step(t));
     }
     return finish(t);
 }

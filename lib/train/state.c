@@ -212,6 +212,7 @@ static int read_trainer_state(struct pf_trainer *t)
     PF_TRY(pf_json_parse_text_with(t->resume->state_json, strlen(t->resume->state_json), &options,
                                    &doc));
     PF_TRY_GOTO(pf_json_need_i64(doc, "step", &t->step), out);
+    PF_TRY_GOTO(pf_json_i64(doc, "updates", t->step, &t->updates), out);
     PF_TRY_GOTO(pf_json_need_i64(doc, "samples", &t->samples), out);
     PF_TRY_GOTO(pf_json_need_i64(doc, "tokens_seen", &t->tokens_seen), out);
     PF_TRY_GOTO(pf_json_need_string(doc, "data_digest", &digest), out);
@@ -267,6 +268,7 @@ static int state_json(const struct pf_trainer *t, struct pf_str *text)
     pf_json_out_init(&out, text, 0);
     pf_json_out_object_begin(&out);
     pf_json_out_member_i64(&out, "step", t->step);
+    pf_json_out_member_i64(&out, "updates", t->updates);
     pf_json_out_member_i64(&out, "samples", t->samples);
     pf_json_out_member_i64(&out, "tokens_seen", t->tokens_seen);
     pf_json_out_member_i64(&out, "total_steps", t->total_steps);

@@ -127,6 +127,24 @@ static int check_finite(const struct pf_trainer *t, double loss, double norm)
                    (long long)t->step, isfinite(loss) ? "gradient norm" : "loss");
 }
 
+bool train_skip_due(const struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+
+    for (int64_t i = 0; i < c->n_skip_data_intervals; i += 2) {
+        if (t->step + 1 >= c->skip_data_intervals[i] && t->step + 1 <= c->skip_data_intervals[i + 1]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void train_skip(struct pf_trainer *t)
+{
+    t->step++;
+    t->samples += t->config->global_train_batch_size;
+}
+
 int train_step(struct pf_trainer *t, struct step_result *result_out)
 {
     const struct pf_config *const c = t->config;
@@ -160,6 +178,7 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
     PF_TRY(check_finite(t, loss, norm));
 
     const double lr = train_learning_rate(c, t->step, t->total_steps);
+    t->updates++;
     PF_TRY(train_update(t, lr, at_end * clip_coefficient(c, norm)));
     t->samples += c->global_train_batch_size;
     t->tokens_seen += tokens;

@@ -74,6 +74,7 @@ struct pf_trainer {
 
     /* progress */
     int64_t step, total_steps;
+    int64_t updates; /* steps that changed weights: all but those of skip_data_intervals */
     int64_t samples; /* sequences consumed: the global position of the next step */
     int64_t tokens_seen;
     int64_t saved_step;
@@ -114,7 +115,9 @@ int train_measure_peak(struct pf_trainer *t);
 /* What measuring that rate holds for a moment. */
 size_t train_peak_bytes(void);
 
-/* step.c: one training step, and the mean loss of the evaluation data. */
+/* step.c: is the data of the next step to be skipped? then let it pass; one training step; and the mean loss of the evaluation data. */
+bool train_skip_due(const struct pf_trainer *t);
+void train_skip(struct pf_trainer *t);
 int train_step(struct pf_trainer *t, struct step_result *result_out);
 int train_evaluate(struct pf_trainer *t, double *loss_out, int64_t *tokens_out);
 
