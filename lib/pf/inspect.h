@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * inspect.h - what can be said of opened checkpoints: sums, digests, differences.
+ *
+ * Everything here looks at the logical checkpoint only, so it gives the same answer for the same
+ * tensors in any format and any layout. Tensors are read in slices of a few MiB; no tensor is ever
+ * held whole, and what is kept grows with the number of tensors, not with their size.
+ *
+ *     struct pf_inspect_diff diff;
+ *     const struct pf_inspect_tolerance exact = PF_INSPECT_EXACT;
+ *     PF_TRY(pf_inspect_diff(a, b, false, &exact, NULL, &diff));
+ *     if (diff.n_items > 0)
+ *             ... they differ: diff.items says where ...
+ *     pf_inspect_diff_release(&diff);
+ *
+ * All functions are local and deterministic. Errors of those that read tensors are the ones of
+ * pf_ckpt_read_box, among them PF_ENOTSUP for elements narrower than a byte.
+ */
+#ifndef PF_INSPECT_H
+#define PF_INSPECT_H
+
+#include <pf/ckpt.h>
+#include <pf/digest.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Called now and then while bytes are read; a NULL pointer to it means that nobody asks. */
+struct pf_inspect_progress {
+    void (*report)(void *context, uint64_t done_bytes, uint64_t total_bytes);
+    void *context;
+};
+
+/* Bytes of a tensor's elements as they are stored, without headers. */
+uint64_t pf_inspect_tensor_bytes(const struct pf_ckpt_tensor *tensor);
+
+/* Sums --------------------------------------------------------------------------------------------
+ */
+
+struct pf_inspect_sum {
+    int64_t n_tensors, n_elements;
+    uint64_t bytes;
+};
+
+struct pf_inspect_summary {
+    struct pf_inspect_sum all;
+    struct pf_inspect_sum by_role[PF_ROLE_COUNT];
+    struct pf_inspect_sum by_dtype[PF_DTYPE_COUNT];
+    int64_t n_pieces;
+    uint64_t file_bytes; /* of the files, headers included */
+};
+
+/* Reads nothing. A parameter that is stored once under two names of a model counts once. */
+void pf_inspect_summarise(const struct pf_ckpt *ckpt, struct pf_inspect_summary *summary_out);
+
+/* Digests -----------------------------------------------------------------------------------------
+ */
+
+struct pf_inspect_digest {
+    const struct pf_ckpt_tensor *tensor; /* belongs to the checkpoint */
+    char hex[PF_DIGEST_HEX_BYTES];
+};
+
+struct pf_inspect_digests {
+    int64_t n;
+    struct pf_inspect_digest *lines; /* in the order of the checkpoint: role, name */
+    char overall[PF_DIGEST_HEX_BYTES];
+};
+
+/*
+ * The digest of every tensor (pf_ckpt_tensor_digest), and one of all: XXH3-128 over the lines, each
+ * 32 digits and a newline. weights_only takes the tensors of PF_ROLE_WEIGHT alone, so that a
+ * checkpoint with an optimizer and its export have the same overall digest. Release what it gives.
+ */
+int pf_inspect_hash(const struct pf_ckpt *ckpt, bool weights_only,
+                    const struct pf_inspect_progress *progress,
+                    struct pf_inspect_digests *digests_out);
+void pf_inspect_digests_release(struct pf_inspect_digests *digests);
+
+/* Differences -------------------------------------------------------------------------------------
+ */
+
+enum pf_inspect_nan {
+    PF_INSPECT_NAN_BITS,   /* two NaNs are equal if their bits are */
+    PF_INSPECT_NAN_EQUAL,  /* any two NaNs are equal */
+    PF_INSPECT_NAN_DIFFER, /* a NaN equals nothing, not even itself */
+};
+
+/*
+ * When are two elements x (of A) and y (of B) the same? If their bits are (so +0 and -0 are not),
+ * or if one of the tolerances that were given admits them:
+ *
+ *     |x - y| <= atol + rtol * max(|x|, |y|)
+ *     ulp distance <= ulp
+ *
+ * The ulp distance counts the floating numbers of the dtype from x to y (-0 and +0 are one number).
+ * An infinity is near nothing but itself; NaNs go by `nan`. Tolerances apply to F16, BF16, F32 and
+ * F64; everything else is compared by its bits. Two floating dtypes are compared as numbers, NaNs
+ * then without their payload, and never by ulp. A field below 0 is a tolerance that was not given.
+ */
+struct pf_inspect_tolerance {
+    double rtol, atol;
+    int64_t ulp;
+    enum pf_inspect_nan nan;
+};
+#define PF_INSPECT_EXACT                                                                           \
+    {                                                                                              \
+        .rtol = -1, .atol = -1, .ulp = -1, .nan = PF_INSPECT_NAN_BITS                              \
+    }
+
+enum pf_inspect_kind {
+    PF_INSPECT_ONLY_A, /* the tensor is in A alone */
+    PF_INSPECT_ONLY_B,
+    PF_INSPECT_ROLE,   /* one name, in A with one role and in B with another */
+    PF_INSPECT_SHAPE,  /* (its values are not compared) */
+    PF_INSPECT_DTYPE,  /* (its values are compared as numbers, where both are floating) */
+    PF_INSPECT_VALUES, /* elements differ */
+    PF_INSPECT_STEP,   /* the two were saved at different steps */
+    PF_INSPECT_STATE,  /* a member of the trainer state, by its path */
+};
+
+/* "only-a", "role", "values", ...: stable words. Static. */
+const char *pf_inspect_kind_name(enum pf_inspect_kind kind);
+
+/* What was found of the elements of a tensor that is in both. */
+struct pf_inspect_values {
+    bool compared;
+    int64_t n_elements, n_differ; /* n_differ: beyond the tolerances */
+    int64_t n_nan;                /* of those that differ: a NaN on one side at least */
+    int n_dims;
+    int64_t first[PF_BOX_MAX_DIMS]; /* index of the first that differs; set if n_differ > 0 */
+    char first_a[64], first_b[64];  /* its values: "0.25", "-7", "nan (0x7fc00001)", "0x3f" */
+    /*
+     * Largest over all elements that are not NaN, admitted ones too: |x - y|, that over max(|x|,
+     * |y|) (0 for two zeros), and the ulp distance (at most INT64_MAX). The first two are infinite
+     * where an infinity meets another number. measured is false for dtypes that are compared by
+     * their bits alone; max_ulp is -1 where the dtypes differ.
+     */
+    bool measured;
+    double max_abs, max_rel;
+    int64_t max_ulp;
+};
+
+/* One difference: of a tensor the first kind that holds, in the order of the enum. */
+struct pf_inspect_item {
+    enum pf_inspect_kind kind;
+    const struct pf_ckpt_tensor *a, *b; /* NULL where it is not there; both for step and state */
+    struct pf_inspect_values values;
+    char *path;            /* state only: "samples", "data.position[2]", "" for the whole; owned */
+    char *text_a, *text_b; /* state only: the JSON there, NULL where nothing is; owned */
+};
+
+struct pf_inspect_diff {
+    int64_t n_items; /* 0: the two are identical, or the same within the tolerances */
+    struct pf_inspect_item *items;
+    int64_t n_tensors_a, n_tensors_b; /* looked at */
+    int64_t n_same;                   /* tensors without a difference */
+    int64_t n_within;                 /* of those: not bit for bit, but within the tolerances */
+    int64_t step_a, step_b;
+    bool state_compared;
+};
+
+/*
+ * Compare two opened checkpoints: every tensor, and unless weights_only (tensors of PF_ROLE_WEIGHT
+ * alone) also the step, where both have one, and the trainer state, where both have one. What only
+ * tells how or when something was written (files, pieces, mesh, options, `previous`) is not
+ * compared: pf-checkpoint(5), IDENTITY. A state that only one side has is a difference unless it is
+ * empty. PF_EINVAL for a tolerance that is not finite. Release what it gives, before the two
+ * checkpoints are freed.
+ */
+int pf_inspect_diff(const struct pf_ckpt *a, const struct pf_ckpt *b, bool weights_only,
+                    const struct pf_inspect_tolerance *tolerance,
+                    const struct pf_inspect_progress *progress, struct pf_inspect_diff *diff_out);
+void pf_inspect_diff_release(struct pf_inspect_diff *diff);
+
+#endif
