@@ -126,10 +126,19 @@ static int read_choice(const struct pf_key *key, const struct pf_json *node, str
     return pf_json_fail(node, "must be %s%s, not '%s'", key->choices[1] ? "one of " : "", all, text);
 }
 
+/* Words stand between blanks or commas ("logits,grads"). */
 static int split_words(const char *text, struct pf_str_list *words)
 {
     struct pf_str_list parts = {0};
-    int err = pf_str_split(text, ' ', true, &parts);
+    char *const blanks = pf_strdup(text);
+    int err = blanks ? 0 : PF_ENOMEM;
+
+    for (char *c = blanks; c && (c = strchr(c, ',')) != NULL;) {
+        *c = ' ';
+    }
+    if (!err) {
+        err = pf_str_split(blanks, ' ', true, &parts);
+    }
 
     for (size_t i = 0; !err && i < parts.n; i++) {
         if (*parts.items[i]) {
@@ -137,6 +146,7 @@ static int split_words(const char *text, struct pf_str_list *words)
         }
     }
     pf_str_list_release(&parts);
+    pf_free(blanks);
     return err;
 }
 
