@@ -4,12 +4,51 @@
 
 #include <pf/digest.h>
 #include <pf/file.h>
+#include <pf/inspect.h>
 #include <pf/mem.h>
 
+#include <fcntl.h>
 #include <string.h>
 
+/* Bytes hashed at a time. */
+#define PART_BYTES ((size_t)1 << 20)
+
+/* A verification under way: what was found, and how far it is. */
+struct verification {
+    struct ckpt_report report;
+    const struct pf_inspect_progress *progress;
+    uint64_t done, total;
+};
+
+/* The digest of a file, telling how far it is. */
+static int digest_file(struct verification *v, const char *path, uint64_t bytes,
+                       struct pf_digest *digest_out)
+{
+    struct pf_digest_state *state = NULL;
+    uint8_t *part = pf_alloc(PART_BYTES);
+    int fd = -1, err = part ? pf_digest_new(&state) : PF_ENOMEM;
+
+    err = err ? err : pf_open(path, O_RDONLY, &fd);
+    for (uint64_t at = 0; !err && at < bytes; at += PART_BYTES) {
+        const size_t n = bytes - at < PART_BYTES ? (size_t)(bytes - at) : PART_BYTES;
+        err = pf_pread_full(fd, part, n, at, path);
+        pf_digest_update(state, part, n);
+        v->done += n;
+        if (v->progress) {
+            v->progress->report(v->progress->context, v->done, v->total);
+        }
+    }
+    if (!err) {
+        *digest_out = pf_digest_result(state);
+    }
+    pf_close(fd, NULL);
+    pf_digest_free(state);
+    pf_free(part);
+    return err;
+}
+
 /* Read a file through: its digest against the manifest's, where that has one. */
-static int verify_bytes(const struct pf_ckpt *ckpt, struct ckpt_report *report, int file)
+static int verify_bytes(const struct pf_ckpt *ckpt, struct verification *v, int file)
 {
     const struct pf_ckpt_file *f = &ckpt->files[file];
     char hex[PF_DIGEST_HEX_BYTES], *path = ckpt_file_path(ckpt, file);
@@ -30,11 +69,11 @@ static int verify_bytes(const struct pf_ckpt *ckpt, struct ckpt_report *report, 
         pf_free(path);
         return 0;
     }
-    err = pf_digest_file(path, &digest);
+    err = digest_file(v, path, bytes, &digest);
     if (err != 0) {
-        err = ckpt_fault_from(report, err, "unreadable");
+        err = ckpt_fault_from(&v->report, err, "unreadable");
     } else if (f->digest[0] != '\0' && strcmp(pf_digest_hex(&digest, hex), f->digest) != 0) {
-        err = ckpt_fault(report, PF_EFORMAT, "digest",
+        err = ckpt_fault(&v->report, PF_EFORMAT, "digest",
                          "'%s' was changed: its digest is %s, the manifest says %s", path, hex,
                          f->digest);
     }
@@ -42,10 +81,13 @@ static int verify_bytes(const struct pf_ckpt *ckpt, struct ckpt_report *report, 
     return err;
 }
 
-static int verify_files(const struct pf_ckpt *ckpt, struct ckpt_report *report)
+static int verify_files(const struct pf_ckpt *ckpt, struct verification *v)
 {
     for (int64_t f = 0; f < ckpt->n_files; f++) {
-        PF_TRY(verify_bytes(ckpt, report, (int)f));
+        v->total += ckpt->files[f].bytes;
+    }
+    for (int64_t f = 0; f < ckpt->n_files; f++) {
+        PF_TRY(verify_bytes(ckpt, v, (int)f));
     }
     return 0;
 }
@@ -90,15 +132,15 @@ static int verify_step(const struct pf_ckpt *ckpt, struct ckpt_report *report)
                       (long long)ckpt->step);
 }
 
-static int verify_pf(const char *dir, struct ckpt_report *report)
+static int verify_pf(const char *dir, struct verification *v)
 {
     struct pf_ckpt *ckpt = NULL;
-    int err = ckpt_read_pf(dir, report, &ckpt);
+    int err = ckpt_read_pf(dir, &v->report, &ckpt);
 
-    err = err ? err : verify_files(ckpt, report);
+    err = err ? err : verify_files(ckpt, v);
     if (!err && ckpt->step >= 0) { /* else there is no manifest to compare with */
-        err = verify_no_extra(ckpt, report);
-        err = err ? err : verify_step(ckpt, report);
+        err = verify_no_extra(ckpt, &v->report);
+        err = err ? err : verify_step(ckpt, &v->report);
     }
     pf_ckpt_free(ckpt);
     return err;
@@ -127,67 +169,74 @@ static int verify_latest(const char *dir, struct ckpt_report *report)
     return err;
 }
 
-static int verify_step_dir(const char *dir, const char *name, struct ckpt_report *report)
+static int verify_step_dir(const char *dir, const char *name, struct verification *v)
 {
     char *path = pf_path_join(dir, name), *manifest = path ? pf_path_join(path, CKPT_MANIFEST) : 0;
     int err = manifest ? 0 : PF_ENOMEM;
 
     if (!err && pf_path_is_file(manifest)) {
-        err = verify_pf(path, report);
+        err = verify_pf(path, v);
     } else if (!err) {
-        err = ckpt_fault(report, PF_EINCOMPLETE, "missing-file", "'%s' is missing", manifest);
+        err = ckpt_fault(&v->report, PF_EINCOMPLETE, "missing-file", "'%s' is missing", manifest);
     }
     pf_free(path);
     pf_free(manifest);
     return err;
 }
 
-static int verify_run(const char *dir, struct ckpt_report *report)
+static int verify_run(const char *dir, struct verification *v)
 {
     struct pf_str_list names = {0};
     int err = 0;
 
     PF_TRY(ckpt_list_steps(dir, &names));
     for (size_t i = 0; !err && i < names.n; i++) {
-        err = verify_step_dir(dir, names.items[i], report);
+        err = verify_step_dir(dir, names.items[i], v);
     }
     pf_str_list_release(&names);
-    return err ? err : verify_latest(dir, report);
+    return err ? err : verify_latest(dir, &v->report);
 }
 
-static int verify_hf(const char *path, bool is_dir, struct ckpt_report *report)
+static int verify_hf(const char *path, bool is_dir, struct verification *v)
 {
     struct pf_ckpt *ckpt = NULL;
-    int err = is_dir ? ckpt_read_hf(path, report, &ckpt) : ckpt_read_file(path, report, &ckpt);
+    int err =
+        is_dir ? ckpt_read_hf(path, &v->report, &ckpt) : ckpt_read_file(path, &v->report, &ckpt);
 
-    err = err ? err : verify_files(ckpt, report);
+    err = err ? err : ckpt ? verify_files(ckpt, v) : 0;
     pf_ckpt_free(ckpt);
     return err;
 }
 
-int pf_ckpt_verify(const char *path, struct pf_ckpt_fault **faults_out, int64_t *n_faults_out)
+int pf_inspect_verify(const char *path, const struct pf_inspect_progress *progress,
+                      struct pf_ckpt_fault **faults_out, int64_t *n_faults_out)
 {
-    struct ckpt_report report = {.n = 0};
+    struct verification v = {.progress = progress};
     enum ckpt_layout layout;
     int err;
 
     PF_TRY(ckpt_detect(path, &layout));
     switch (layout) {
     case CKPT_LAYOUT_PF:
-        err = verify_pf(path, &report);
+        err = verify_pf(path, &v);
         break;
     case CKPT_LAYOUT_RUN:
-        err = verify_run(path, &report);
+        err = verify_run(path, &v);
         break;
     default:
-        err = verify_hf(path, layout == CKPT_LAYOUT_HF, &report);
+        err = verify_hf(path, layout == CKPT_LAYOUT_HF, &v);
         break;
     }
     if (err != 0) {
-        pf_ckpt_faults_free(report.faults, report.n);
+        pf_ckpt_faults_free(v.report.faults, v.report.n);
         return err;
     }
-    *faults_out = report.faults;
-    *n_faults_out = report.n;
+    *faults_out = v.report.faults;
+    *n_faults_out = v.report.n;
     return 0;
+}
+
+int pf_ckpt_verify(const char *path, struct pf_ckpt_fault **faults_out, int64_t *n_faults_out)
+{
+    return pf_inspect_verify(path, NULL, faults_out, n_faults_out);
 }

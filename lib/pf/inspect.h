@@ -31,6 +31,11 @@ struct pf_inspect_progress {
     void *context;
 };
 
+/* pf_ckpt_verify, telling how far it is; progress may be NULL. The total grows with each checkpoint
+ * of a run's directory. */
+int pf_inspect_verify(const char *path, const struct pf_inspect_progress *progress,
+                      struct pf_ckpt_fault **faults_out, int64_t *n_faults_out);
+
 /* Bytes of a tensor's elements as they are stored, without headers. */
 uint64_t pf_inspect_tensor_bytes(const struct pf_ckpt_tensor *tensor);
 
@@ -90,7 +95,7 @@ enum pf_inspect_nan {
  * When are two elements x (of A) and y (of B) the same? If their bits are (so +0 and -0 are not),
  * or if one of the tolerances that were given admits them:
  *
- *     |x - y| <= atol + rtol * max(|x|, |y|)
+ *     |x - y| <= abs + rel * max(|x|, |y|)
  *     ulp distance <= ulp
  *
  * The ulp distance counts the floating numbers of the dtype from x to y (-0 and +0 are one number).
@@ -99,13 +104,13 @@ enum pf_inspect_nan {
  * then without their payload, and never by ulp. A field below 0 is a tolerance that was not given.
  */
 struct pf_inspect_tolerance {
-    double rtol, atol;
+    double rel, abs;
     int64_t ulp;
     enum pf_inspect_nan nan;
 };
 #define PF_INSPECT_EXACT                                                                           \
     {                                                                                              \
-        .rtol = -1, .atol = -1, .ulp = -1, .nan = PF_INSPECT_NAN_BITS                              \
+        .rel = -1, .abs = -1, .ulp = -1, .nan = PF_INSPECT_NAN_BITS                                \
     }
 
 enum pf_inspect_kind {

@@ -96,6 +96,18 @@ struct pf_ops_choice {
 int pf_ops_n_choices(const struct pf_ops *ops);
 struct pf_ops_choice pf_ops_choice_at(const struct pf_ops *ops, int i);
 
+/* Who serves the (op, dtype) pairs of this machine. */
+struct pf_ops_reuse {
+    int n_pairs;     /* served */
+    int n_own;       /* by a kernel written for this device: a row of kernels/cpu */
+    int n_library;   /* by a library behind the registry: oneDNN */
+    int n_reference; /* by the reference, which every device falls back to */
+};
+
+/* Count them. What is not n_own is reused: the device has no kernel of its own there, and the rate
+ * of reuse is (n_library + n_reference) / n_pairs. */
+struct pf_ops_reuse pf_ops_count_reuse(const struct pf_ops *ops);
+
 /* A digest of the choices, thread count, instruction set and library: equal on ranks that will give
  * equal bits. Source: FNV-1a, 64 bits, over "op dtype variant\n" lines. */
 uint64_t pf_ops_choices_digest(const struct pf_ops *ops);
