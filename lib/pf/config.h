@@ -30,7 +30,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum pf_lr_kind { PF_LR_LINEAR, PF_LR_COSINE, PF_LR_CONSTANT, PF_LR_POLYNOMIAL, PF_LR_WSD, PF_LR_TABLE };
+enum pf_lr_kind {
+    PF_LR_LINEAR,
+    PF_LR_COSINE,
+    PF_LR_CONSTANT,
+    PF_LR_POLYNOMIAL,
+    PF_LR_WSD,
+    PF_LR_TABLE
+};
 enum pf_wsd_decay { PF_WSD_LINEAR, PF_WSD_ONE_MINUS_SQRT, PF_WSD_HALF_LIFE };
 enum pf_schedule_kind { PF_SCHEDULE_1F1B, PF_SCHEDULE_F_THEN_B };
 
@@ -51,7 +58,7 @@ struct pf_config {
     int64_t gradient_accumulation_steps; /* derived when the global batch is given */
     int64_t global_train_batch_size;     /* sequences a step over all ranks; derived */
     double num_train_epochs;
-    int64_t max_steps; /* -1: from the epochs */
+    int64_t max_steps;              /* -1: from the epochs */
     int64_t eval_steps, eval_iters; /* -1: never; -1: everything */
     bool eval_only;
     int64_t logging_steps, save_steps, save_total_limit, save_hf_steps;
@@ -86,8 +93,8 @@ struct pf_config {
     bool ignore_data_skip;
     int64_t *dump_steps;
     int64_t n_dump_steps;
-    unsigned dump; /* bits PF_DUMP_* */
-    int64_t *skip_data_intervals; /* first and last step of each interval in turn */
+    unsigned dump;                 /* bits PF_DUMP_* */
+    int64_t *skip_data_intervals;  /* first and last step of each interval in turn */
     int64_t n_skip_data_intervals; /* numbers, so twice the intervals */
     /* derived by pf_config_resolve */
     struct pf_mesh mesh;
@@ -109,8 +116,8 @@ enum pf_key_type {
     PF_KEY_STRING_LIST, /* a list, or a string of words */
     PF_KEY_I64_LIST,
     PF_KEY_F64_LIST,
-    PF_KEY_ENUM,   /* one of `choices` */
-    PF_KEY_OBJECT, /* kept as JSON text */
+    PF_KEY_ENUM,      /* one of `choices` */
+    PF_KEY_OBJECT,    /* kept as JSON text */
     PF_KEY_I64_PAIRS, /* a list of lists of two integers */
 };
 
@@ -122,12 +129,14 @@ struct pf_key {
     const char *by_default;     /* as JSON text; "null" where there is none */
     const char *const *choices; /* ENUM: NULL-terminated */
     int n_supported;            /* ENUM: so many of the choices work in this build; 0: all */
-    const char *same_as_default; /* refused: JSON array of values that mean the same as by_default */
-    double min, max;             /* range of a number, and of each in a list, where min < max */
-    const char *unit;           /* "tokens", "seconds", NULL */
+    const char
+        *same_as_default; /* refused: JSON array of values that mean the same as by_default */
+    double min, max;      /* range of a number, and of each in a list, where min < max */
+    const char *unit;     /* "tokens", "seconds", NULL */
     bool may_change_on_resume;
-    const char *help; /* what it does; satisfied, refused: why */
-    size_t field;     /* offset in struct pf_config, SIZE_MAX where there is none. A list is a pointer
+    const char *help; /* what it means */
+    const char *why;  /* satisfied, refused: why; NULL for effective */
+    size_t field; /* offset in struct pf_config, SIZE_MAX where there is none. A list is a pointer
                          followed by an int64_t count */
 };
 

@@ -123,7 +123,8 @@ static int read_choice(const struct pf_key *key, const struct pf_json *node, str
         const size_t len = strlen(all);
         snprintf(all + len, sizeof all - len, "%s'%s'", i ? ", " : "", key->choices[i]);
     }
-    return pf_json_fail(node, "must be %s%s, not '%s'", key->choices[1] ? "one of " : "", all, text);
+    return pf_json_fail(node, "must be %s%s, not '%s'", key->choices[1] ? "one of " : "", all,
+                        text);
 }
 
 /* Words stand between blanks or commas ("logits,grads"). */
@@ -293,7 +294,9 @@ static int store_dump(struct pf_config *config, const struct pf_json *node, cons
     for (size_t i = 0; i < v->words.n; i++) {
         unsigned bit = 0;
         for (size_t k = 0; k < config_n_dump_words; k++) {
-            bit |= strcmp(v->words.items[i], config_dump_words[k].word) == 0 ? config_dump_words[k].bit : 0;
+            bit |= strcmp(v->words.items[i], config_dump_words[k].word) == 0
+                       ? config_dump_words[k].bit
+                       : 0;
         }
         if (!bit) {
             return pf_json_fail(node, "may hold 'logits', 'grads' and 'hidden', not '%s'",
@@ -425,7 +428,8 @@ static int store(struct pf_config *config, const struct pf_key *key, const struc
 
 static int keep_doc(struct reading *r, struct pf_json *doc)
 {
-    struct pf_json **const docs = pf_realloc_array(r->docs, r->n_docs + 1, sizeof(struct pf_json *));
+    struct pf_json **const docs =
+        pf_realloc_array(r->docs, r->n_docs + 1, sizeof(struct pf_json *));
 
     if (!docs) {
         pf_json_free(doc);
@@ -498,8 +502,8 @@ static int put(struct reading *r, size_t key, const struct pf_json *value,
         return 0;
     }
     if (g->origin == ORIGIN_FILE && origin == ORIGIN_FILE && !same_node(g->value, value)) {
-        return pf_json_fail(where, "contradicts what line %d says about '%s'", pf_json_line(g->where),
-                            pf_keys[key].name);
+        return pf_json_fail(where, "contradicts what line %d says about '%s'",
+                            pf_json_line(g->where), pf_keys[key].name);
     }
     *g = (struct given){.value = value, .where = where, .origin = origin};
     return 0;
@@ -555,7 +559,7 @@ static int put_switch(struct reading *r, const char *word, const struct pf_json 
         return fail_switch(node, word);
     }
     PF_TRY(config_note(r->config, "'%s' of %s is read as %s = %s", word, pf_json_path(node), name,
-                    off ? "false" : "true"));
+                       off ? "false" : "true"));
     return put_text(r, name, off ? "false" : "true", node, origin);
 }
 
@@ -587,8 +591,8 @@ static int put_lr_scheduler(struct reading *r, const struct pf_json *node, enum 
         return pf_json_fail(node, "must be \"wsd:N\" with a step number, not '%s'", text);
     }
     PF_TRY(config_note(r->config,
-                    "lr_scheduler '%s' is read as lr_scheduler_type wsd, wsd_decay_start %lld", text,
-                    (long long)start));
+                       "lr_scheduler '%s' is read as lr_scheduler_type wsd, wsd_decay_start %lld",
+                       text, (long long)start));
     PF_TRY(put_text(r, "lr_scheduler_type", "\"wsd\"", node, origin));
     snprintf(json, sizeof json, "%lld", (long long)start);
     return put_text(r, "wsd_decay_start", json, node, origin);
@@ -740,7 +744,7 @@ static int fail_refused(const struct pf_key *key, const struct given *g)
     char *const value = pf_json_print(g->value);
     const int err =
         pf_fail(PF_ENOTSUP, "'%s' = %s cannot be done: %s ('%s' line %d)", key->name,
-                value ? value : "?", key->help, pf_json_name(g->where), pf_json_line(g->where));
+                value ? value : "?", key->why, pf_json_name(g->where), pf_json_line(g->where));
 
     pf_free(value);
     return err;
@@ -780,8 +784,8 @@ out:
 static int set_dtype(struct reading *r)
 {
     const struct given *const bf16 = &r->given[config_key_index("bf16")],
-                       *const fp16 = &r->given[config_key_index("fp16")],
-                       *const dtype = &r->given[config_key_index("dtype")];
+                              *const fp16 = &r->given[config_key_index("fp16")],
+                              *const dtype = &r->given[config_key_index("dtype")];
     bool is_bf16 = false, is_fp16 = false;
 
     if (bf16->value) {
@@ -829,7 +833,8 @@ static int check_model(const struct reading *r, const char *path)
     const struct pf_config *const c = r->config;
 
     if (c->model_name_or_path && c->model_json) {
-        return pf_json_fail(where_of(r, "model"), "contradicts model_name_or_path of line %d: give one",
+        return pf_json_fail(where_of(r, "model"),
+                            "contradicts model_name_or_path of line %d: give one",
                             pf_json_line(where_of(r, "model_name_or_path")));
     }
     if (!c->model_name_or_path && !c->model_json) {
@@ -968,18 +973,20 @@ static int derive_accumulation(struct pf_config *c, int64_t per_round)
     const int64_t global = c->global_train_batch_size, dp = c->mesh.degree[PF_AXIS_DP];
 
     if (global % per_round != 0) {
-        return pf_fail(PF_EINVAL,
-                       "global_train_batch_size %lld is not a multiple of per_device_train_batch_size "
-                       "%lld x %lld data-parallel ranks",
-                       (long long)global, (long long)c->per_device_train_batch_size, (long long)dp);
+        return pf_fail(
+            PF_EINVAL,
+            "global_train_batch_size %lld is not a multiple of per_device_train_batch_size "
+            "%lld x %lld data-parallel ranks",
+            (long long)global, (long long)c->per_device_train_batch_size, (long long)dp);
     }
     if (was_given(c, "gradient_accumulation_steps") &&
         c->gradient_accumulation_steps != global / per_round) {
-        return pf_fail(PF_EINVAL,
-                       "global_train_batch_size %lld contradicts per_device_train_batch_size %lld x "
-                       "gradient_accumulation_steps %lld x %lld data-parallel ranks: leave one out",
-                       (long long)global, (long long)c->per_device_train_batch_size,
-                       (long long)c->gradient_accumulation_steps, (long long)dp);
+        return pf_fail(
+            PF_EINVAL,
+            "global_train_batch_size %lld contradicts per_device_train_batch_size %lld x "
+            "gradient_accumulation_steps %lld x %lld data-parallel ranks: leave one out",
+            (long long)global, (long long)c->per_device_train_batch_size,
+            (long long)c->gradient_accumulation_steps, (long long)dp);
     }
     c->gradient_accumulation_steps = global / per_round;
     return 0;
@@ -990,8 +997,7 @@ static int resolve_batch(struct pf_config *c)
     int64_t per_round, global;
 
     if (!pf_mul_i64(c->per_device_train_batch_size, c->mesh.degree[PF_AXIS_DP], &per_round) ||
-        !pf_mul_i64(per_round, c->gradient_accumulation_steps, &global) ||
-        global > INT32_MAX) {
+        !pf_mul_i64(per_round, c->gradient_accumulation_steps, &global) || global > INT32_MAX) {
         return pf_fail(PF_EINVAL, "a step of more than %d sequences is too large", INT32_MAX);
     }
     if (was_given(c, "global_train_batch_size")) {

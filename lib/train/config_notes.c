@@ -110,7 +110,7 @@ int config_note_idle(struct pf_config *config)
 {
     for (size_t i = 0; i < pf_n_keys; i++) {
         const struct pf_key *const key = &pf_keys[i];
-        const char *why = key->status == PF_KEY_SATISFIED ? key->help : NULL;
+        const char *why = key->status == PF_KEY_SATISFIED ? key->why : NULL;
         for (size_t k = 0; !why && k < sizeof idle_keys / sizeof idle_keys[0]; k++) {
             if (strcmp(idle_keys[k].key, key->name) == 0 && idle_keys[k].idle(config)) {
                 why = idle_keys[k].why;

@@ -162,11 +162,11 @@ static bool is_data_path(const char *name)
     return strcmp(name, "input_dir") == 0 || strcmp(name, "split") == 0;
 }
 
-static int compare_key(const struct pf_key *key, const struct pf_json *old, const struct pf_json *now,
-                       struct pf_str *note)
+static int compare_key(const struct pf_key *key, const struct pf_json *old,
+                       const struct pf_json *now, struct pf_str *note)
 {
-    char *const was = value_text(pf_json_get(old, key->name)),
-         *const is = value_text(pf_json_get(now, key->name));
+    char *const was = value_text(pf_json_get(old, key->name)), *const is = value_text(
+                                                                   pf_json_get(now, key->name));
     int err = was && is ? 0 : PF_ENOMEM;
 
     if (!err && strcmp(was, is) != 0) {

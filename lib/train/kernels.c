@@ -42,7 +42,8 @@ static int thread_count(struct pf_trainer *t, int *threads_out)
         n = info.n_cpus / local > 1 ? info.n_cpus / local : 1;
     }
     if (n > info.n_cpus) {
-        pf_log_warn("train", "%lld threads share %d CPUs: start with --bind-to none, or lower threads",
+        pf_log_warn("train",
+                    "%lld threads share %d CPUs: start with --bind-to none, or lower threads",
                     (long long)n, info.n_cpus);
     }
     /* Every rank the same count, or bits would depend on the host. */
@@ -84,12 +85,14 @@ static int choose_recorded(struct pf_trainer *t, const struct pf_json *run, cons
         PF_TRY(pf_json_string(kernels, "library", NULL, &library));
         PF_TRY(pf_json_i64(kernels, "threads", 0, &threads));
     }
-    if (!same || !isa || strcmp(isa, pf_ops_isa(t->ops)) != 0 || threads != pf_ops_threads(t->ops) ||
-        !library || strcmp(library, pf_ops_library(t->ops)) != 0) {
-        pf_log_warn0("train",
-                     "results will not be bit-identical to those of %s: kernels, threads (%lld, now "
-                     "%d), instruction set or library differ",
-                     from, (long long)threads, pf_ops_threads(t->ops));
+    if (!same || !isa || strcmp(isa, pf_ops_isa(t->ops)) != 0 ||
+        threads != pf_ops_threads(t->ops) || !library ||
+        strcmp(library, pf_ops_library(t->ops)) != 0) {
+        pf_log_warn0(
+            "train",
+            "results will not be bit-identical to those of %s: kernels, threads (%lld, now "
+            "%d), instruction set or library differ",
+            from, (long long)threads, pf_ops_threads(t->ops));
     }
     return 0;
 }
@@ -104,8 +107,8 @@ static int apply_recorded(struct pf_trainer *t)
         PF_TRY(pf_json_parse_file(path, &run));
         err = choose_recorded(t, run, path);
     } else if (t->resume && t->resume->run_json) {
-        PF_TRY(pf_json_parse_text(t->resume->run_json, strlen(t->resume->run_json),
-                                  t->resume_path, &run));
+        PF_TRY(pf_json_parse_text(t->resume->run_json, strlen(t->resume->run_json), t->resume_path,
+                                  &run));
         err = choose_recorded(t, run, t->resume_path);
     }
     pf_json_free(run);
@@ -153,8 +156,14 @@ size_t train_peak_bytes(void)
 int train_measure_peak(struct pf_trainer *t)
 {
     float *const m = pf_calloc_array(3 * (size_t)PEAK_SIDE * PEAK_SIDE, sizeof *m);
-    const struct pf_gemm_args args = {.m = PEAK_SIDE, .n = PEAK_SIDE, .k = PEAK_SIDE, .lda = PEAK_SIDE, .ldb = PEAK_SIDE,
-                                      .ldc = PEAK_SIDE, .c_dtype = PF_DTYPE_F32, .a = m,
+    const struct pf_gemm_args args = {.m = PEAK_SIDE,
+                                      .n = PEAK_SIDE,
+                                      .k = PEAK_SIDE,
+                                      .lda = PEAK_SIDE,
+                                      .ldb = PEAK_SIDE,
+                                      .ldc = PEAK_SIDE,
+                                      .c_dtype = PF_DTYPE_F32,
+                                      .a = m,
                                       .b = m + (size_t)PEAK_SIDE * PEAK_SIDE,
                                       .c = m ? m + 2 * (size_t)PEAK_SIDE * PEAK_SIDE : NULL};
     int err = m ? 0 : PF_ENOMEM;
@@ -165,7 +174,8 @@ int train_measure_peak(struct pf_trainer *t)
     for (int i = 0; !err && i < PEAK_ROUNDS; i++) {
         const double started = pf_time_monotonic();
         err = pf_op_gemm(t->ops, PF_DTYPE_F32, &args);
-        const double rate = 2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / (pf_time_monotonic() - started);
+        const double rate =
+            2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / (pf_time_monotonic() - started);
         t->peak_flops = rate > t->peak_flops ? rate : t->peak_flops;
     }
     pf_free(m);

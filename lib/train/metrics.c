@@ -149,10 +149,10 @@ int train_metrics_step(struct pf_trainer *t, const struct step_result *r)
 {
     const struct pf_config *const c = t->config;
     const double rate = (double)r->tokens / r->seconds;
-    const double flops = pf_model_step_flops(&t->spec, c->global_train_batch_size, c->max_seq_length);
-    const double mfu = t->peak_flops > 0
-                           ? flops / r->seconds / (t->peak_flops * pf_comm_size(t->world))
-                           : 0;
+    const double flops =
+        pf_model_step_flops(&t->spec, c->global_train_batch_size, c->max_seq_length);
+    const double mfu =
+        t->peak_flops > 0 ? flops / r->seconds / (t->peak_flops * pf_comm_size(t->world)) : 0;
 
     if (!t->metrics.enabled) {
         return 0;
@@ -170,7 +170,9 @@ int train_metrics_step(struct pf_trainer *t, const struct step_result *r)
     PF_TRY(line_end(t, &out));
 
     const double left = (double)(t->total_steps - t->step) * r->seconds;
-    pf_log_info0(NULL, "step %6lld/%lld  loss %8.5f  norm %8.4f  lr %.3e  %8.0f tok/s  mfu %4.1f%%  eta %lld:%02lld:%02lld",
+    pf_log_info0(NULL,
+                 "step %6lld/%lld  loss %8.5f  norm %8.4f  lr %.3e  %8.0f tok/s  mfu %4.1f%%  eta "
+                 "%lld:%02lld:%02lld",
                  (long long)t->step, (long long)t->total_steps, r->loss, r->grad_norm,
                  r->learning_rate, rate, 100 * mfu, (long long)left / 3600,
                  (long long)left / 60 % 60, (long long)left % 60);

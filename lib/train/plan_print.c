@@ -145,11 +145,12 @@ static void text_model(const struct pf_trainer *t, const struct plan *plan, stru
     const struct pf_model_spec *const s = &t->spec;
 
     pf_str_appendf(text,
-                   "model      %s: %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads (%" PRId64
-                   " of keys), ffn %" PRId64 ", vocabulary %" PRId64 "%s\n",
+                   "model      %s: %" PRId64 " layers, hidden %" PRId64 ", %" PRId64
+                   " heads (%" PRId64 " of keys), ffn %" PRId64 ", vocabulary %" PRId64 "%s\n",
                    pf_family_name(s->family), s->n_layers, s->hidden, s->n_heads, s->n_kv_heads,
                    s->ffn, s->vocab_size, s->tied_head ? ", tied head" : "");
-    pf_str_appendf(text, "           %" PRId64 " parameters, %" PRId64 " of them trained, stored as %s\n",
+    pf_str_appendf(text,
+                   "           %" PRId64 " parameters, %" PRId64 " of them trained, stored as %s\n",
                    plan->n_parameters, plan->n_trained, pf_dtype_torch_name(t->config->dtype));
 }
 
@@ -168,7 +169,8 @@ static void text_batch(const struct pf_trainer *t, struct pf_str *text)
     const struct pf_config *const c = t->config;
 
     pf_str_appendf(text,
-                   "batch      %" PRId64 " sequences x %" PRId64 " micro-batches x %d data-parallel "
+                   "batch      %" PRId64 " sequences x %" PRId64
+                   " micro-batches x %d data-parallel "
                    "ranks = %" PRId64 " sequences a step, of %" PRId64 " tokens: %" PRId64 "\n",
                    c->per_device_train_batch_size, c->gradient_accumulation_steps, t->dp_size,
                    c->global_train_batch_size, c->max_seq_length,

@@ -49,8 +49,8 @@ static int evaluate(struct pf_trainer *t)
 
 static int log_step(struct pf_trainer *t, const struct step_result *result)
 {
-    const bool due = every(t->step, t->config->logging_steps) || t->step == 1 ||
-                     t->step == t->total_steps;
+    const bool due =
+        every(t->step, t->config->logging_steps) || t->step == 1 || t->step == t->total_steps;
 
     return due ? train_metrics_step(t, result) : 0;
 }

@@ -95,10 +95,8 @@ static int fold_tied(struct pf_trainer *t)
             continue;
         }
         float *const sum = t->grads + t->layout->grad_at[owner];
-        const struct pf_add_args args = {.n = t->layout->count[i],
-                                         .a = sum,
-                                         .b = t->grads + t->layout->grad_at[i],
-                                         .y = sum};
+        const struct pf_add_args args = {
+            .n = t->layout->count[i], .a = sum, .b = t->grads + t->layout->grad_at[i], .y = sum};
         PF_TRY(pf_op_add(t->ops, PF_DTYPE_F32, &args));
     }
     return 0;
@@ -132,7 +130,8 @@ bool train_skip_due(const struct pf_trainer *t)
     const struct pf_config *const c = t->config;
 
     for (int64_t i = 0; i < c->n_skip_data_intervals; i += 2) {
-        if (t->step + 1 >= c->skip_data_intervals[i] && t->step + 1 <= c->skip_data_intervals[i + 1]) {
+        if (t->step + 1 >= c->skip_data_intervals[i] &&
+            t->step + 1 <= c->skip_data_intervals[i + 1]) {
             return true;
         }
     }

@@ -50,8 +50,9 @@ static int check_resume(struct pf_trainer *t)
         return 0;
     }
     if (!t->resume->state_json || !t->resume->run_json) {
-        return pf_fail(PF_EREFUSED, "'%s' is no checkpoint of a training run: use it as "
-                                    "model_name_or_path to start from its weights",
+        return pf_fail(PF_EREFUSED,
+                       "'%s' is no checkpoint of a training run: use it as "
+                       "model_name_or_path to start from its weights",
                        t->resume_path);
     }
     PF_TRY(pf_config_check_resume(t->config, t->resume->run_json, &note));
@@ -71,7 +72,8 @@ static void warn_unmatched(const char *key, const struct pf_str_list *globs, con
     }
 }
 
-typedef int mark_rows(struct pf_table *table, const char *const *globs, int n_globs, int *n_met_out);
+typedef int mark_rows(struct pf_table *table, const char *const *globs, int n_globs,
+                      int *n_met_out);
 
 static int apply_globs(struct pf_trainer *t, const char *key, const struct pf_str_list *globs,
                        mark_rows *mark)
@@ -162,7 +164,8 @@ static int make_groups(struct pf_trainer *t)
     if (!ranks) {
         return PF_ENOMEM;
     }
-    const int n_dp = pf_mesh_group(&t->config->mesh, pf_comm_rank(t->world), 1u << PF_AXIS_DP, ranks);
+    const int n_dp =
+        pf_mesh_group(&t->config->mesh, pf_comm_rank(t->world), 1u << PF_AXIS_DP, ranks);
     const int err = pf_comm_split(t->world, ranks, n_dp, "dp", &t->dp);
     pf_free(ranks);
     PF_TRY(err);
@@ -223,9 +226,8 @@ struct pf_schedule *pf_trainer_schedule(struct pf_trainer *trainer)
 
 const float *pf_trainer_param(const struct pf_trainer *trainer, const struct pf_tensor_row *row)
 {
-    return trainer->params
-               ? trainer->params + trainer->layout->param_at[row - trainer->table->rows]
-               : NULL;
+    return trainer->params ? trainer->params + trainer->layout->param_at[row - trainer->table->rows]
+                           : NULL;
 }
 
 static void micro_free(struct micro_batch *m)
@@ -351,7 +353,8 @@ static int micro_new(const struct pf_config *c, int64_t b, struct micro_batch *m
         m->first_key = pf_calloc_array(n, sizeof *m->first_key);
         m->positions = pf_calloc_array(n, sizeof *m->positions);
     }
-    const bool whole = m->ids && m->targets && (!c->mask_documents || (m->first_key && m->positions));
+    const bool whole =
+        m->ids && m->targets && (!c->mask_documents || (m->first_key && m->positions));
     return whole ? 0 : PF_ENOMEM;
 }
 
@@ -399,7 +402,8 @@ bool train_has_eval_model(const struct pf_config *c)
 static int make_models(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
-    const struct pf_model_options train = train_model_options(t, true), eval = train_model_options(t, false);
+    const struct pf_model_options train = train_model_options(t, true),
+                                  eval = train_model_options(t, false);
 
     if (!c->eval_only) {
         PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &train, &t->model));
