@@ -70,6 +70,9 @@ static int train(struct pf_trainer *trainer, const struct options *o)
     if (o->shared.json) {
         pf_trainer_copy_metrics(trainer, stdout);
     }
+    if (!o->shared.no_progress && !o->shared.quiet) {
+        pf_trainer_show_progress(trainer);
+    }
     PF_TRY(catch_signals());
     PF_TRY(pf_trainer_build(trainer));
     return pf_trainer_run(trainer);

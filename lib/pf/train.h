@@ -66,6 +66,9 @@ int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to);
  * only rank 0 has lines. The stream must outlive the trainer. */
 void pf_trainer_copy_metrics(struct pf_trainer *trainer, FILE *to);
 
+/* Show on stderr how far the run is (rank 0; see pf/progress.h). Off unless this is called. */
+void pf_trainer_show_progress(struct pf_trainer *trainer);
+
 /* Open data and the checkpoint to be resumed without allocating a model (--check). */
 int pf_trainer_check(struct pf_trainer *trainer);
 

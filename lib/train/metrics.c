@@ -71,6 +71,7 @@ int train_metrics_open(struct pf_trainer *t)
 
 void train_metrics_close(struct pf_trainer *t)
 {
+    pf_progress_clear(&t->metrics.progress);
     if (t->metrics.enabled) {
         pf_line_file_close(&t->metrics.file);
         t->metrics.enabled = false;
@@ -82,6 +83,7 @@ static struct pf_json_out line_begin(struct pf_trainer *t)
 {
     struct pf_json_out out;
 
+    pf_progress_clear(&t->metrics.progress); /* a line for people follows */
     pf_str_clear(&t->metrics.line);
     pf_json_out_init(&out, &t->metrics.line, 0);
     pf_json_out_object_begin(&out);
@@ -99,6 +101,18 @@ static int line_end(struct pf_trainer *t, struct pf_json_out *out)
         return pf_fail_errno(PF_EIO, "cannot write metrics to the output");
     }
     return 0;
+}
+
+void pf_trainer_show_progress(struct pf_trainer *trainer)
+{
+    trainer->metrics.shows_progress = true;
+}
+
+void train_metrics_progress(struct pf_trainer *t)
+{
+    if (t->metrics.enabled) {
+        pf_progress_update(&t->metrics.progress, (uint64_t)(t->step - t->metrics.first_step));
+    }
 }
 
 void pf_trainer_copy_metrics(struct pf_trainer *trainer, FILE *to)
@@ -121,6 +135,10 @@ int train_metrics_start(struct pf_trainer *t)
     if (!t->metrics.enabled) {
         return 0;
     }
+    t->metrics.first_step = t->step;
+    pf_progress_init(&t->metrics.progress, "training", PF_PROGRESS_COUNT,
+                     (uint64_t)(t->total_steps - t->step),
+                     t->metrics.shows_progress && !t->config->eval_only);
     struct pf_json_out out = line_begin(t);
     pf_json_out_member_string(&out, "event", "start");
     pf_json_out_member_i64(&out, "schema", 1);

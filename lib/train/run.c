@@ -91,6 +91,7 @@ static int one_step(struct pf_trainer *t)
         PF_TRY(train_step(t, &result));
         PF_TRY(log_step(t, &result));
     }
+    train_metrics_progress(t);
     return after_step(t);
 }
 

@@ -12,6 +12,7 @@
 #include <pf/file.h>
 #include <pf/model.h>
 #include <pf/ops.h>
+#include <pf/progress.h>
 #include <pf/schedule.h>
 #include <pf/str.h>
 #include <pf/train.h>
@@ -33,6 +34,9 @@ struct metrics {
     struct pf_str line; /* kept, so that a step allocates nothing */
     bool enabled;       /* rank 0 */
     FILE *copy;         /* NULL, or where each line goes as well */
+    bool shows_progress;
+    int64_t first_step; /* done before this process started */
+    struct pf_progress progress;
 };
 
 /* An open dump of one step, on rank 0. */
@@ -136,6 +140,7 @@ int train_dump_end(struct pf_trainer *t);
 int train_metrics_open(struct pf_trainer *t);
 void train_metrics_close(struct pf_trainer *t);
 int train_metrics_start(struct pf_trainer *t);
+void train_metrics_progress(struct pf_trainer *t);
 int train_metrics_step(struct pf_trainer *t, const struct step_result *result);
 int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double seconds);
 int train_metrics_save(struct pf_trainer *t, double seconds, uint64_t bytes);
