@@ -330,8 +330,8 @@ static void old_config(const char *folder)
              model, model, root, folder, model, root, folder, model);
     ok(system(command) == 0, "%s: the older config is put in place", folder);
     batch_words(folder, model, "input_ids,labels", 2, words, sizeof words);
-    ok(run_train(1, "v4", words) == 0, "%s config.v4.json: a step", folder);
-    check_logits(folder, "logits", "v4", "config.v4.json");
+    ok(run_train(1, "v4-run", words) == 0, "%s config.v4.json: a step", folder);
+    check_logits(folder, "logits", "v4-run", "config.v4.json");
 }
 
 static void check_log(const char *folder, const struct pf_json *g, const char *out, int ranks)
