@@ -367,8 +367,7 @@ struct backward {
 
 V_INLINE const float *dout_rows(const struct backward *w)
 {
-    return (const float *)w->g->dout + token_row(&w->t) * w->g->lddo +
-           w->t.h * w->t.a->v_head_dim;
+    return (const float *)w->g->dout + token_row(&w->t) * w->g->lddo + w->t.h * w->t.a->v_head_dim;
 }
 
 /* delta = dout . out of each query */
@@ -404,8 +403,8 @@ V_INLINE void gradient_lanes(const struct backward *w, const struct key_tile *k,
         }
         const vf z = zt ? v_load(zt + j * T + v * VL) : v_set(1.0f);
         v_store(p_at, zt ? p * z : p);
-        v_store(ds_at, p * (zt ? v_load(ds_at) * z - delta : v_load(ds_at) - delta) *
-                           w->t.a->scale);
+        v_store(ds_at,
+                p * (zt ? v_load(ds_at) * z - delta : v_load(ds_at) - delta) * w->t.a->scale);
     }
 }
 

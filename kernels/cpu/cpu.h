@@ -46,8 +46,8 @@ V_INLINE void cpu_run(const struct pf_kctx *ctx, const void *args, int64_t n, in
 {
     const int n_parts = ctx->n_threads;
 
-#pragma omp parallel for schedule(static, 1) num_threads(n_parts)                                  \
-    if (n_parts > 1 && work > PF_CPU_PARALLEL_ABOVE)
+#pragma omp parallel for schedule(static, 1)                                                       \
+    num_threads(n_parts) if (n_parts > 1 && work > PF_CPU_PARALLEL_ABOVE)
     for (int part = 0; part < n_parts; part++) {
         int64_t lo, hi;
         cpu_part(n, grain, n_parts, part, &lo, &hi);

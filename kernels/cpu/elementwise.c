@@ -84,8 +84,7 @@ V_INLINE void adamw_at(const struct pf_adamw_args *a, int64_t i, int64_t n)
     m = v_fma(v_set(a->one_minus_beta1), g - m, m);
     v = v_fma(a->one_minus_beta2 * g, g, v * a->beta2);
     const vf denominator = v_fma(v_sqrt(v), v_set(a->inv_sqrt_bias2), v_set(a->eps));
-    const vf p =
-        v_load_n(a->param + i, n) * a->decay_factor - a->step_size * m / denominator;
+    const vf p = v_load_n(a->param + i, n) * a->decay_factor - a->step_size * m / denominator;
 
     v_store_n(a->moment1 + i, m, n);
     v_store_n(a->moment2 + i, v, n);

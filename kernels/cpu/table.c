@@ -15,7 +15,10 @@
 #define PREFERENCE 10
 #endif
 
-#define ROW(op, name) {op, PF_DTYPE_F32, PF_ISA_TEXT(PF_ISA), PREFERENCE, PF_CPU(name)}
+#define ROW(op, name)                                                                              \
+    {                                                                                              \
+        op, PF_DTYPE_F32, PF_ISA_TEXT(PF_ISA), PREFERENCE, PF_CPU(name)                            \
+    }
 
 extern const struct pf_kernel_row PF_ISA_TABLE[];
 extern const size_t PF_ISA_COUNT;

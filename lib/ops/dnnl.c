@@ -35,7 +35,10 @@ typedef const_dnnl_memory_desc_t desc_ref;
 #else
 typedef const dnnl_memory_desc_t *desc_ref;
 #define DESC_REF(d) (&(d))
-#define DESC_NONE {.ndims = 0}
+#define DESC_NONE                                                                                  \
+    {                                                                                              \
+        .ndims = 0                                                                                 \
+    }
 #endif
 
 /* What a primitive depends on; compared as bytes, so made from zeroed memory. */
@@ -209,9 +212,9 @@ static int memories_make(struct library *lib, const struct key *key,
         if (i == BIAS && !key->bias) {
             continue;
         }
-        TRY_DNNL(dnnl_memory_create(&entry->memory[i], DESC_REF(desc[i]), lib->engine,
-                                    DNNL_MEMORY_NONE),
-                 "wrap a matrix");
+        TRY_DNNL(
+            dnnl_memory_create(&entry->memory[i], DESC_REF(desc[i]), lib->engine, DNNL_MEMORY_NONE),
+            "wrap a matrix");
     }
     if (pad_bytes > 0) {
         TRY_DNNL(dnnl_memory_create(&entry->memory[SCRATCHPAD], pad, lib->engine, DNNL_MEMORY_NONE),

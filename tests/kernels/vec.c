@@ -84,8 +84,8 @@ static void ends_of_the_range(void)
     ok(v_tanh(v_set(inf))[0] == 1 && v_tanh(v_set(-inf))[0] == -1, "tanh saturates");
     ok(v_erf(v_set(inf))[0] == 1 && v_erf(v_set(-inf))[0] == -1, "erf saturates");
     ok(s_log(0) == -inf && s_log(inf) == inf && isnan(s_log(-1)), "log at its ends");
-    ok(isnan(v_exp(v_set(NAN))[0]) && isnan(v_tanh(v_set(NAN))[0]) &&
-           isnan(v_erf(v_set(NAN))[0]) && isnan(s_log(NAN)),
+    ok(isnan(v_exp(v_set(NAN))[0]) && isnan(v_tanh(v_set(NAN))[0]) && isnan(v_erf(v_set(NAN))[0]) &&
+           isnan(s_log(NAN)),
        "NaN goes through");
 }
 
@@ -103,8 +103,8 @@ static void lanes_are_apart(void)
             memset(y, 0x55, sizeof y);
             v_store_n(y + at, v_exp(v_load_n(x + at, n)), n);
             for (int i = 0; i < 2 * VL; i++) {
-                const float want = i >= at && i < at + n ? v_exp(v_set(x[i]))[0]
-                                                         : from_bits(0x55555555u);
+                const float want =
+                    i >= at && i < at + n ? v_exp(v_set(x[i]))[0] : from_bits(0x55555555u);
                 same = same && memcmp(&y[i], &want, sizeof want) == 0;
             }
         }
