@@ -61,7 +61,7 @@ V_INLINE void mask_blocks(uint64_t key, vq block, uint32_t *words)
 /* n_blocks blocks from `block` on; words has room for n_blocks rounded up to MASK_LANES. */
 V_INLINE void mask_words(uint64_t key, uint64_t block, int64_t n_blocks, uint32_t *words)
 {
-    vq lane;
+    vq lane = {0};
 
     for (int i = 0; i < MASK_LANES; i++) {
         lane[i] = (uint64_t)i;

@@ -115,7 +115,7 @@ V_INLINE vi vi_load_n(const int32_t *p, int64_t n)
 /* 0, 1, 2, ... */
 V_INLINE vi vi_iota(void)
 {
-    vi x;
+    vi x = {0};
 
     for (int i = 0; i < VL; i++) {
         x[i] = i;
