@@ -646,7 +646,7 @@ int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
         pf_error_clear();
     }
     if (err == 0 && saved_out) {
-        *saved_out = (struct pf_ckpt_saved){.bytes = s.manifest.len};
+        *saved_out = (struct pf_ckpt_saved){.bytes = 0};
         for (int64_t f = 0; f < s.plan.ckpt->n_files; f++) {
             saved_out->bytes += s.plan.ckpt->files[f].bytes;
         }

@@ -207,7 +207,7 @@ struct pf_ckpt_save {
 
 struct pf_ckpt_saved {
     double seconds; /* on this rank */
-    uint64_t bytes; /* of all files together */
+    uint64_t bytes; /* of all tensor files together */
 };
 
 /*
