@@ -61,7 +61,7 @@ include tests/tests.mk
 all: $(LIBPF) $(if $(SAN),$(BINS:%=$(B)/bin/%),$(BINS:%=bin/%))
 
 # A stamp that changes when the flags do, so that everything is rebuilt then ------------------------
-FLAGS_LINE := $(CC) $(PF_CPPFLAGS) $(PF_CFLAGS) $(CFLAGS) $(PF_LDFLAGS) $(PF_LDLIBS) $(FEATURE_CFLAGS)
+FLAGS_LINE := $(CC) $(PF_CPPFLAGS) $(PF_CFLAGS) $(CFLAGS) $(PF_LDFLAGS) $(PF_LDLIBS) $(FEATURE_CFLAGS) $(FEATURE_LDLIBS)
 $(B)/flags: FORCE
 	$(Q)mkdir -p $(@D)
 	$(Q)echo '$(FLAGS_LINE)' | cmp -s - $@ || echo '$(FLAGS_LINE)' > $@
