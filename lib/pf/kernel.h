@@ -56,10 +56,10 @@ enum pf_op {
 
 /* What a kernel may use besides its arguments. */
 struct pf_kctx {
-    int n_threads;        /* work is cut into this many parts, always the same way */
-    void *scratch;        /* at least what the op's scratch rule asks for, 64-byte aligned */
+    int n_threads; /* work is cut into this many parts, always the same way */
+    void *scratch; /* at least what the op's scratch rule asks for, 64-byte aligned */
     size_t scratch_bytes;
-    void *library;        /* state of a library behind the kernel (oneDNN's engine), or NULL */
+    void *library; /* state of a library behind the kernel (oneDNN's engine), or NULL */
 };
 
 /* Every kernel has this type; args points to the struct of its op below. */
@@ -180,8 +180,9 @@ struct pf_rope_args {
  * Scratch: PF_ATTENTION_SCRATCH_FLOATS(D, Dv) floats a thread.
  */
 #define PF_ATTENTION_TILE 64
-#define PF_ATTENTION_SCRATCH_FLOATS(d, dv)                                                          \
-    ((size_t)PF_ATTENTION_TILE * (4 * (size_t)PF_ATTENTION_TILE + 6 * ((size_t)(d) + (size_t)(dv)) + 64))
+#define PF_ATTENTION_SCRATCH_FLOATS(d, dv)                                                         \
+    ((size_t)PF_ATTENTION_TILE *                                                                   \
+     (4 * (size_t)PF_ATTENTION_TILE + 6 * ((size_t)(d) + (size_t)(dv)) + 64))
 struct pf_attention_fwd_args {
     int64_t batch, seq, n_heads, n_kv_heads, head_dim, v_head_dim;
     int64_t ldq, ldk, ldv, ldo;
@@ -199,7 +200,8 @@ struct pf_attention_fwd_args {
  * work space owned by the caller: sum over Dv of dout * out.
  * Deterministic: each dk, dv row is summed over heads of its group and query tiles in fixed order. */
 struct pf_attention_bwd_args {
-    struct pf_attention_fwd_args fwd; /* as given to the forward pass; out and lse are its results */
+    struct pf_attention_fwd_args
+        fwd; /* as given to the forward pass; out and lse are its results */
     int64_t lddo;
     const void *dout;
     float *delta;

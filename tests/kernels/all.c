@@ -4,9 +4,10 @@
  * padded and larger than a tile; with 1, 2 and 3 threads. Rows are read from the registry, so a new
  * table is tested without a change here.
  *
- * Every buffer lies between guards, and the gaps between its rows are filled, with bytes 0xff: NaN
- * in each float dtype. So an input read out of bounds poisons a result, an output that is not
- * written stays NaN, and one written out of bounds is seen.
+ * Every buffer lies between guards, and the gaps between its rows are filled too: of inputs with
+ * bytes 0xff, NaN in each float dtype, of outputs with 0xfe, a huge number or NaN. So an input read
+ * out of bounds poisons a result, an output that is not written is far off, and one written out of
+ * bounds is seen, even if it is with what lies beyond the inputs (NaN operands keep their bits).
  */
 #include <pf/error.h>
 #include <pf/mem.h>
@@ -57,7 +58,8 @@ static const struct tolerance tolerances[PF_OP_COUNT] = {
 /* Buffers -------------------------------------------------------------------------------------- */
 
 #define GUARD 128
-#define POISON 0xff
+#define INPUT_POISON 0xff
+#define OUTPUT_POISON 0xfe
 #define MAX_BUFS 14
 #define MAX_THREADS 3
 
@@ -117,32 +119,38 @@ static void store(enum pf_dtype dtype, void *x, int64_t i, float value)
     }
 }
 
+static int poison_of(const struct buf *b)
+{
+    return b->is_output ? OUTPUT_POISON : INPUT_POISON;
+}
+
 /* A poisoned array; every second one starts one element off a cache line. */
 static struct buf *new_buf(struct run *r, enum pf_dtype dtype, int64_t rows, int64_t width,
-                           int64_t ld)
+                           int64_t ld, bool is_output)
 {
     struct buf *b = &r->bufs[r->n_bufs];
     const size_t element = pf_dtype_bytes(dtype);
     const size_t skew = r->n_bufs % 2 ? element : 0;
 
-    *b = (struct buf){.dtype = dtype, .rows = rows, .width = width, .ld = ld};
+    *b = (struct buf){
+        .dtype = dtype, .rows = rows, .width = width, .ld = ld, .is_output = is_output};
     b->raw_bytes = 2 * GUARD + skew + (size_t)(rows * ld) * element;
     b->raw = pf_alloc(b->raw_bytes);
     if (!b->raw) {
         exit(1);
     }
-    memset(b->raw, POISON, b->raw_bytes);
+    memset(b->raw, poison_of(b), b->raw_bytes);
     b->data = b->raw + GUARD + skew;
     r->n_bufs++;
     return b;
 }
 
 /* Uniform in [lo, hi), the same for the same place in the argument list. */
-static void *input_typed(struct run *r, enum pf_dtype dtype, int64_t rows, int64_t width,
-                         int64_t ld, double lo, double hi)
+static void *filled(struct run *r, enum pf_dtype dtype, int64_t rows, int64_t width, int64_t ld,
+                    double lo, double hi, bool is_output)
 {
     const uint64_t stream = (uint64_t)r->n_bufs;
-    struct buf *b = new_buf(r, dtype, rows, width, ld);
+    struct buf *b = new_buf(r, dtype, rows, width, ld, is_output);
 
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < width; j++) {
@@ -155,35 +163,41 @@ static void *input_typed(struct run *r, enum pf_dtype dtype, int64_t rows, int64
 
 static void *input(struct run *r, int64_t rows, int64_t width, int64_t ld)
 {
-    return input_typed(r, r->dtype, rows, width, ld, -2, 2);
+    return filled(r, r->dtype, rows, width, ld, -2, 2, false);
+}
+
+/* For activations: into their tails. */
+static void *input_wide(struct run *r, int64_t rows, int64_t width, int64_t ld)
+{
+    return filled(r, r->dtype, rows, width, ld, -8, 8, false);
 }
 
 static float *input_f32(struct run *r, int64_t n, double lo, double hi)
 {
-    return input_typed(r, PF_DTYPE_F32, 1, n, n, lo, hi);
+    return filled(r, PF_DTYPE_F32, 1, n, n, lo, hi, false);
 }
 
 /* Read and written. */
+static void *inout_typed(struct run *r, enum pf_dtype dtype, int64_t rows, int64_t width,
+                         int64_t ld)
+{
+    return filled(r, dtype, rows, width, ld, -2, 2, true);
+}
+
 static void *inout(struct run *r, int64_t rows, int64_t width, int64_t ld)
 {
-    void *x = input(r, rows, width, ld);
-    r->bufs[r->n_bufs - 1].is_output = true;
-    return x;
+    return inout_typed(r, r->dtype, rows, width, ld);
 }
 
 static float *inout_f32(struct run *r, int64_t n, double lo, double hi)
 {
-    float *x = input_f32(r, n, lo, hi);
-    r->bufs[r->n_bufs - 1].is_output = true;
-    return x;
+    return filled(r, PF_DTYPE_F32, 1, n, n, lo, hi, true);
 }
 
 static void *output_typed(struct run *r, enum pf_dtype dtype, int64_t rows, int64_t width,
                           int64_t ld)
 {
-    struct buf *b = new_buf(r, dtype, rows, width, ld);
-    b->is_output = true;
-    return b->data;
+    return new_buf(r, dtype, rows, width, ld, true)->data;
 }
 
 static void *output(struct run *r, int64_t rows, int64_t width, int64_t ld)
@@ -200,7 +214,7 @@ static float *output_f32(struct run *r, int64_t n)
 static int32_t *indices(struct run *r, int64_t n, int64_t lo, int64_t hi)
 {
     const uint64_t stream = (uint64_t)r->n_bufs;
-    int32_t *x = (int32_t *)(void *)new_buf(r, PF_DTYPE_I32, 1, n, n)->data;
+    int32_t *x = (int32_t *)(void *)new_buf(r, PF_DTYPE_I32, 1, n, n, false)->data;
 
     for (int64_t i = 0; i < n; i++) {
         x[i] = (int32_t)(lo + (int64_t)pf_rng_bounded(7, stream, (uint64_t)i, (uint64_t)(hi - lo)));
@@ -256,9 +270,8 @@ static bool build_gemm(struct run *r, int i)
     g->a = input(r, g->trans_a ? g->k : g->m, a_width, g->lda);
     g->b = input(r, g->trans_b ? g->n : g->k, b_width, g->ldb);
     g->bias = mode == 1 ? input(r, 1, g->n, g->n) : NULL;
-    g->c = g->accumulate ? input_typed(r, g->c_dtype, g->m, g->n, g->ldc, -2, 2)
+    g->c = g->accumulate ? inout_typed(r, g->c_dtype, g->m, g->n, g->ldc)
                          : output_typed(r, g->c_dtype, g->m, g->n, g->ldc);
-    r->bufs[r->n_bufs - 1].is_output = true;
     return true;
 }
 
@@ -482,7 +495,7 @@ static bool build_glu_fwd(struct run *r, int i)
     g->ldg = padded(i, g->width);
     g->ldu = padded(i / 2, g->width);
     g->ldy = padded(i / 3, g->width);
-    g->gate = input_typed(r, r->dtype, g->n_rows, g->width, g->ldg, -8, 8);
+    g->gate = input_wide(r, g->n_rows, g->width, g->ldg);
     g->up = input(r, g->n_rows, g->width, g->ldu);
     g->y = output(r, g->n_rows, g->width, g->ldy);
     return true;
@@ -518,7 +531,7 @@ static bool build_act_fwd(struct run *r, int i)
 
     TAKE(i / 4, lengths);
     *a = (struct pf_act_fwd_args){.n = lengths[i / 4], .act = (enum pf_act_kind)(i % 4)};
-    a->x = input_typed(r, r->dtype, 1, a->n, a->n, -8, 8);
+    a->x = input_wide(r, 1, a->n, a->n);
     a->y = output(r, 1, a->n, a->n);
     return true;
 }
@@ -529,7 +542,7 @@ static bool build_act_bwd(struct run *r, int i)
 
     TAKE(i / 4, lengths);
     *a = (struct pf_act_bwd_args){.n = lengths[i / 4], .act = (enum pf_act_kind)(i % 4)};
-    a->x = input_typed(r, r->dtype, 1, a->n, a->n, -8, 8);
+    a->x = input_wide(r, 1, a->n, a->n);
     a->dy = i / 4 % 2 ? inout(r, 1, a->n, a->n) : input(r, 1, a->n, a->n);
     a->dx = i / 4 % 2 ? (void *)(uintptr_t)a->dy : output(r, 1, a->n, a->n);
     return true;
@@ -593,8 +606,7 @@ static bool build_cross_entropy(struct run *r, int i)
                                         .grad_scale = 0.25f};
     c->ld = padded(shape, c->vocab);
     c->targets = indices(r, c->n_rows, -1, c->vocab);
-    c->logits = input_typed(r, r->dtype, c->n_rows, c->vocab, c->ld, -9, 9);
-    r->bufs[r->n_bufs - 1].is_output = true;
+    c->logits = filled(r, r->dtype, c->n_rows, c->vocab, c->ld, -9, 9, true);
     c->loss = output_f32(r, c->n_rows);
     return true;
 }
@@ -706,7 +718,7 @@ static bool is_fenced(const struct run *r)
         const size_t end = begin + (size_t)b->rows * row;
         for (size_t at = 0; at < b->raw_bytes; at++) {
             const bool inside = at >= begin && at < end && (at - begin) % row < used;
-            if (!inside && b->raw[at] != POISON) {
+            if (!inside && b->raw[at] != poison_of(b)) {
                 return false;
             }
         }
@@ -926,7 +938,7 @@ static bool call_part(struct pf_ops *ops, enum pf_op op, struct run *r, struct p
 
 static void build_places(struct run *r)
 {
-    (void)input_typed(r, r->dtype, 1, PLACE_N, PLACE_N, -6, 6);
+    (void)input_wide(r, 1, PLACE_N, PLACE_N);
     (void)input(r, 1, PLACE_N, PLACE_N);
     (void)output(r, 1, PLACE_N, PLACE_N);
     (void)output(r, 1, PLACE_N, PLACE_N);
