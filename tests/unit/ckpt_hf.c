@@ -442,7 +442,7 @@ static void what_is_written_reads_back(void)
     has_faults(at("out/sharded"), "", "index, numbers and total_size agree");
     ok(pf_ckpt_open(at("out/sharded"), &copy) == 0 && copy->n_files >= 4 &&
            same_tensors(source, copy) == source->n_tensors,
-       "the same tensors are in %d shards", (int)copy->n_files);
+       "the same tensors are in four shards or more");
     pf_ckpt_free(copy);
 
     ok(pf_hf_write(at("out/bf16"), live, source->n_tensors, PF_DTYPE_BF16, source->config_json,
