@@ -30,7 +30,9 @@ struct fuzz_seed {
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef FUZZ_ROUNDS
 #define FUZZ_ROUNDS 100000
+#endif
 #define FUZZ_MAX_BYTES 8192
 
 static inline uint32_t fuzz_random(uint64_t *state)
