@@ -26,7 +26,7 @@ train() # OUT [WORD...]: 12 steps, a checkpoint every 4
     local out=$1
     shift
     $launch "$PF_BIN/pf-train" config.json output_dir="$out" resume_from_checkpoint=auto "$@" \
-        >"$out.log" 2>&1
+        >"$out.log" 2>&1 </dev/null
 }
 
 # A model of the family with dropout where it has any, so that random numbers are resumed too.
