@@ -2,6 +2,9 @@
 /* How much of a device is its own, and how much it takes from others. */
 #include <pf/ops.h>
 
+#include <pf/error.h>
+
+#include <stdio.h>
 #include <string.h>
 
 struct pf_ops_reuse pf_ops_count_reuse(const struct pf_ops *ops)
@@ -19,4 +22,22 @@ struct pf_ops_reuse pf_ops_count_reuse(const struct pf_ops *ops)
         }
     }
     return reuse;
+}
+
+void pf_ops_version(char *text_out, size_t text_bytes)
+{
+    struct pf_ops *ops;
+
+    if (pf_ops_open(NULL, &ops) != 0) {
+        snprintf(text_out, text_bytes, "not usable: %s", pf_error_message());
+        pf_error_clear();
+        return;
+    }
+    const struct pf_ops_reuse reuse = pf_ops_count_reuse(ops);
+    const char *library = pf_ops_library(ops);
+    snprintf(text_out, text_bytes, "%s, %d %s%s%s; %d of %d ops own, %d library, %d reference",
+             pf_ops_isa(ops), pf_ops_threads(ops), pf_ops_threads(ops) == 1 ? "thread" : "threads",
+             *library ? ", " : "", library, reuse.n_own, reuse.n_pairs, reuse.n_library,
+             reuse.n_reference);
+    pf_ops_free(ops);
 }

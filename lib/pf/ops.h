@@ -108,6 +108,9 @@ struct pf_ops_reuse {
  * of reuse is (n_library + n_reference) / n_pairs. */
 struct pf_ops_reuse pf_ops_count_reuse(const struct pf_ops *ops);
 
+/* The row of --version -v: "avx512, 2 threads, oneDNN 2.6.0; 17 of 20 ops own, ...". */
+void pf_ops_version(char *text_out, size_t text_bytes);
+
 /* A digest of the choices, thread count, instruction set and library: equal on ranks that will give
  * equal bits. Source: FNV-1a, 64 bits, over "op dtype variant\n" lines. */
 uint64_t pf_ops_choices_digest(const struct pf_ops *ops);
