@@ -165,6 +165,34 @@ static void loading_may_cut_differently(void)
     pf_ckpt_free(ckpt);
 }
 
+/* Proofs and digests come first on every tensor: what cannot be loaded whole is not begun. */
+static void r7_a_load_that_fails_moves_nothing(void)
+{
+    struct state s, got, before;
+    struct pf_ckpt *ckpt = NULL;
+    size_t n;
+
+    make_state(&s, 5);
+    ok(save_to(at("r7"), 1, s.live, N_LIVE, 0) == 0 && pf_ckpt_open(at("r7"), &ckpt) == 0,
+       "a state is saved");
+    make_state(&got, 6);
+    make_state(&before, 6);
+    got.live[N_LIVE - 1].name = "absent";
+    ok(pf_ckpt_load(NULL, ckpt, got.live, N_LIVE, true) == PF_EINCOMPLETE &&
+           state_equal(&got, &before),
+       "a tensor that is absent stops the load before the first byte");
+    got.live[N_LIVE - 1].name = "n";
+    char *path = pf_strdup(at("r7/checkpoint-000001/optim-00000.safetensors"));
+    char *data = get(path, &n);
+    data[n - 1] ^= 1;
+    put(path, data, n);
+    ok(pf_ckpt_load(NULL, ckpt, got.live, N_LIVE, true) == PF_EFORMAT && state_equal(&got, &before),
+       "so does a changed bit: %s", pf_error_message());
+    pf_free(path);
+    pf_free(data);
+    pf_ckpt_free(ckpt);
+}
+
 /* Boxes -------------------------------------------------------------------------------------------
  */
 
@@ -243,7 +271,7 @@ static void any_cut_reads_as_any_box(void)
     int wrong = 0, digests = 0;
     char first[33] = "", hex[33];
 
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 25; round++) {
         struct pf_ckpt_live live[16];
         struct pf_ckpt *ckpt = NULL;
         float store[CUBE];
@@ -261,8 +289,8 @@ static void any_cut_reads_as_any_box(void)
         digests += strcmp(first, hex) == 0;
         pf_ckpt_free(ckpt);
     }
-    ok(wrong == 0, "60 random cuts, 30 random boxes of each, read as F64: %d wrong", wrong);
-    ok(digests == 60, "the digest of a tensor does not depend on its pieces");
+    ok(wrong == 0, "25 random cuts, 30 random boxes of each, read as F64: %d wrong", wrong);
+    ok(digests == 25, "the digest of a tensor does not depend on its pieces");
 }
 
 static void columns_of_a_large_tensor(void)
@@ -724,6 +752,7 @@ int main(void)
     scratch_make();
     what_is_saved_is_loaded();
     loading_may_cut_differently();
+    r7_a_load_that_fails_moves_nothing();
     any_cut_reads_as_any_box();
     columns_of_a_large_tensor();
     the_cover_is_proved_before_reading();
