@@ -532,14 +532,14 @@ static const char *switch_of(const char *option_string, const char *word)
     return strcmp(word, "sharding_comm_overlap") == 0 ? "stage1_overlap" : word;
 }
 
-static int fail_switch(const struct pf_json *node, const char *word)
+static int fail_switch(const struct pf_json *node, const char *word, const char *bare)
 {
     const char **const names = pf_calloc_array(pf_n_keys, sizeof *names);
 
     for (size_t i = 0; names && i < pf_n_keys; i++) {
         names[i] = pf_keys[i].type == PF_KEY_BOOL ? pf_keys[i].name : NULL;
     }
-    const char *const nearest = names ? pf_nearest(word, names, pf_n_keys) : NULL;
+    const char *const nearest = names ? pf_nearest(bare, names, pf_n_keys) : NULL;
     const int err = pf_json_fail(node, "holds '%s', which is no switch%s%s%s", word,
                                  nearest ? "; did you mean '" : "", nearest ? nearest : "",
                                  nearest ? "'?" : "");
@@ -556,7 +556,7 @@ static int put_switch(struct reading *r, const char *word, const struct pf_json 
     const int key = config_key_find(name);
 
     if (key < 0 || pf_keys[key].type != PF_KEY_BOOL) {
-        return fail_switch(node, word);
+        return fail_switch(node, word, bare);
     }
     PF_TRY(config_note(r->config, "'%s' of %s is read as %s = %s", word, pf_json_path(node), name,
                        off ? "false" : "true"));
