@@ -6,7 +6,7 @@
  * -fsanitize=fuzzer -DPF_LIBFUZZER, which brings a main of its own), a main that ends in
  * `return fuzz_main(argc, argv, seeds, n_seeds)`. Given files it replays them: a corpus, or an input
  * that crashed. Without, it mutates the seeds, a fixed number of times and in the same way on every
- * machine. Inputs have blocks of exactly their size, so that a sanitizer sees every overrun. A
+ * machine, and goes on from there until FUZZ_SECONDS (of the environment) have passed. Inputs have blocks of exactly their size, so that a sanitizer sees every overrun. A
  * target that finds something wrong prints it and aborts.
  */
 #ifndef REPLAY_H
@@ -29,6 +29,7 @@ struct fuzz_seed {
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifndef FUZZ_ROUNDS
 #define FUZZ_ROUNDS 100000
@@ -137,18 +138,21 @@ static inline size_t fuzz_mutate(uint8_t *data, size_t n, uint64_t *state)
 static inline void fuzz_seeds(const struct fuzz_seed *seeds, size_t n_seeds)
 {
     static uint8_t data[FUZZ_MAX_BYTES];
+    const char *const wanted = getenv("FUZZ_SECONDS");
+    const time_t until = time(NULL) + (wanted ? strtol(wanted, NULL, 10) : 0);
     uint64_t state = 1;
+    long long round = 0;
 
-    for (int round = 0; round < FUZZ_ROUNDS; round++) {
+    for (; round < FUZZ_ROUNDS || time(NULL) < until; round++) {
         const struct fuzz_seed *seed = &seeds[(size_t)round % n_seeds];
         size_t n = seed->n_bytes;
         memcpy(data, seed->bytes, n);
-        for (uint32_t k = fuzz_random(&state) % 4; round >= (int)n_seeds && k < 4; k++) {
+        for (uint32_t k = fuzz_random(&state) % 4; round >= (long long)n_seeds && k < 4; k++) {
             n = fuzz_mutate(data, n, &state);
         }
         fuzz_run(data, n);
     }
-    ok(true, "%d inputs made from %zu seeds", FUZZ_ROUNDS, n_seeds);
+    ok(true, "%lld inputs made from %zu seeds", round, n_seeds);
 }
 
 static inline void fuzz_file(const char *path)
