@@ -10,6 +10,7 @@
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
+.PRECIOUS: build/%
 
 VERSION := 0.1.0
 SAN ?=

@@ -93,7 +93,8 @@ void pf_exactsum_add_array_f64(struct pf_exactsum *sum, const double *x, size_t 
  */
 #define LANES 4
 #define BLOCK                                                                                      \
-    ((size_t)1 << 15) /* squares are below 2^48: a bin of the sum of lanes, below 2^63             \
+    ((size_t)1                                                                                     \
+     << 15) /* squares are below 2^48: a bin of the sum of lanes, below 2^63             \
                        */
 
 /* The float's mantissa with the hidden bit; subnormals count from the same place as exponent 1. */

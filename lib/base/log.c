@@ -189,8 +189,8 @@ static void format_label(enum pf_log_level of, const char *subsys, bool names_ra
         snprintf(rank, sizeof rank, "rank %d: ", rank_of_this);
     }
     if (of >= PF_LOG_DEBUG) {
-        snprintf(buf, buf_bytes, "%s%s: %s%s", rank, level_names[of], subsys ? subsys : "",
-                 subsys ? ": " : "");
+        snprintf(buf, buf_bytes, "%s%s: %s%s", rank, of == PF_LOG_DEBUG ? "debug" : "trace",
+                 subsys ? subsys : "", subsys ? ": " : "");
     } else {
         snprintf(buf, buf_bytes, "%s%s", rank, of == PF_LOG_WARN ? "warning: " : "");
     }

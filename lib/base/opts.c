@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define SEE_HELP "; see --help"
+#define SEE_HELP " (see --help)"
 
 static bool takes_value(const struct pf_opt *opt)
 {

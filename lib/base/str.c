@@ -456,7 +456,7 @@ static void fold_name(const char *name, char folded[NAME_MAX_COMPARED + 1])
 {
     size_t n = 0;
 
-    for (; name[n] && n < NAME_MAX_COMPARED; n++) {
+    for (; n < NAME_MAX_COMPARED && name[n]; n++) {
         folded[n] = name[n] == '-' ? '_' : (char)tolower((unsigned char)name[n]);
     }
     folded[n] = '\0';

@@ -40,8 +40,8 @@ enum pf_opt_type {
 struct pf_opt {
     char short_name;       /* 0: none */
     const char *long_name; /* without "--"; NULL: none */
-    const char *arg;       /* name of the value in --help; NULL for FLAG and COUNT, and only there */
-    const char *help;      /* one line, lower case; NULL: not shown by --help */
+    const char *arg;  /* name of the value in --help; NULL for FLAG and COUNT, and only there */
+    const char *help; /* one line, lower case; NULL: not shown by --help */
     enum pf_opt_type type;
     void *field;
 };
@@ -68,12 +68,12 @@ struct pf_opts_shared {
 /* The rows for it, to stand in a table. */
 #define PF_OPTS_SHARED(shared)                                                                     \
     {'q', "quiet", NULL, "only errors on stderr", PF_OPT_COUNT, &(shared)->quiet},                 \
-        {'v', "verbose", NULL, "more on stderr; again for more still", PF_OPT_COUNT,               \
-         &(shared)->verbose},                                                                      \
+        {'v',          "verbose",         NULL, "more on stderr; again for more still",            \
+         PF_OPT_COUNT, &(shared)->verbose},                                                        \
         {0, "json", NULL, "result as JSON on stdout", PF_OPT_FLAG, &(shared)->json},               \
         {0, "no-progress", NULL, "no progress on stderr", PF_OPT_FLAG, &(shared)->no_progress},    \
-        {'V', "version", NULL, "print the version and exit; with -v in detail", PF_OPT_FLAG,       \
-         &(shared)->version},                                                                      \
+        {'V',         "version",         NULL, "print the version and exit; with -v in detail",    \
+         PF_OPT_FLAG, &(shared)->version},                                                         \
     {                                                                                              \
         'h', "help", NULL, "print this help and exit", PF_OPT_FLAG, &(shared)->help                \
     }

@@ -38,8 +38,7 @@ void pf_str_init(struct pf_str *s);
 int pf_str_append(struct pf_str *s, const char *text);
 int pf_str_append_bytes(struct pf_str *s, const void *bytes, size_t n);
 int pf_str_append_char(struct pf_str *s, char c);
-int pf_str_appendf(struct pf_str *s, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+int pf_str_appendf(struct pf_str *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int pf_str_vappendf(struct pf_str *s, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
 int pf_str_error(const struct pf_str *s);

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops.c - the op registry: what serves, how a choice is forced and recorded, what is refused. */
+#include <pf/error.h>
+#include <pf/ops.h>
+
+#include "tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct pf_ops *opened(const struct pf_ops_options *options)
+{
+    struct pf_ops *ops = NULL;
+
+    if (pf_ops_open(options, &ops) != 0) {
+        ok(false, "the registry opens: %s", pf_error_message());
+        exit(done());
+    }
+    return ops;
+}
+
+static void every_op_has_a_name_and_a_reference(void)
+{
+    struct pf_ops *ops = opened(&(struct pf_ops_options){.ref_only = true});
+    bool all = true;
+
+    for (int i = 0; i < PF_OP_COUNT; i++) {
+        enum pf_op op = PF_OP_COUNT;
+        all = all && pf_op_from_name(pf_op_name((enum pf_op)i), &op) == 0 && (int)op == i;
+        for (int d = 0; d < 3; d++) {
+            const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
+            const struct pf_kernel_row *row = pf_ops_chosen(ops, op, dtypes[d]);
+            all = all && row && strcmp(row->variant, "ref") == 0;
+        }
+    }
+    enum pf_op op;
+    ok(all, "every op has a name and a reference for F32, BF16 and F16");
+    ok(pf_op_from_name("gem", &op) == PF_EINVAL, "an unknown name is refused");
+    ok(pf_ops_chosen(ops, PF_OP_ADD, PF_DTYPE_I64) == NULL, "nothing serves I64");
+    pf_ops_free(ops);
+}
+
+static void rows_come_in_falling_preference(void)
+{
+    struct pf_ops *ops = opened(NULL);
+    struct pf_ops_row row;
+    bool falling = true;
+    int last = 1 << 30, n_chosen = 0, n = 0;
+
+    for (; pf_ops_row(ops, PF_OP_GEMM, PF_DTYPE_F32, n, &row); n++) {
+        falling = falling && row.kernel->preference <= last && row.why[0] != '\0';
+        last = row.kernel->preference;
+        n_chosen += row.chosen;
+        if (row.chosen) {
+            ok(row.usable && row.kernel == pf_ops_chosen(ops, PF_OP_GEMM, PF_DTYPE_F32),
+               "the chosen row can be used");
+        }
+    }
+    ok(falling && n_chosen == 1 && last == 0, "%d rows of gemm, one chosen, the reference last", n);
+    pf_ops_free(ops);
+}
+
+static void a_choice_can_be_forced_and_recorded(void)
+{
+    struct pf_ops *ops = opened(&(struct pf_ops_options){.n_threads = 1});
+    struct pf_ops *other = opened(&(struct pf_ops_options){.n_threads = 1});
+    struct pf_ops *more = opened(&(struct pf_ops_options){.n_threads = 2});
+    struct pf_ops *ref = opened(&(struct pf_ops_options){.n_threads = 1, .ref_only = true});
+
+    ok(pf_ops_choices_digest(ops) == pf_ops_choices_digest(other), "equal choices, equal digests");
+    ok(pf_ops_choices_digest(ops) != pf_ops_choices_digest(more), "threads enter the digest");
+    ok(pf_ops_choose(ops, PF_OP_GEMM, PF_DTYPE_F32, "ref") == 0, "the reference can be chosen");
+    ok(pf_ops_choices_digest(ops) != pf_ops_choices_digest(other), "a choice enters the digest");
+    for (int i = 0; i < pf_ops_n_choices(other); i++) {
+        const struct pf_ops_choice c = pf_ops_choice_at(other, i);
+        if (pf_ops_choose(ops, c.op, c.dtype, c.variant) != 0) {
+            ok(false, "a recorded choice serves: %s", pf_error_message());
+        }
+    }
+    ok(pf_ops_choices_digest(ops) == pf_ops_choices_digest(other), "recorded choices restore it");
+    ok(pf_ops_choose(ops, PF_OP_GEMM, PF_DTYPE_F32, "abacus") == PF_ENOTSUP &&
+           strstr(pf_error_message(), "'abacus'"),
+       "an unknown variant is not supported");
+    ok(strcmp(pf_ops_chosen(ref, PF_OP_GEMM, PF_DTYPE_F32)->variant, "ref") == 0 &&
+           pf_ops_choose(ref, PF_OP_GEMM, PF_DTYPE_F32, "generic") == PF_ENOTSUP,
+       "with ref_only nothing else serves");
+    pf_ops_free(ops);
+    pf_ops_free(other);
+    pf_ops_free(more);
+    pf_ops_free(ref);
+}
+
+static void options_are_checked(void)
+{
+    struct pf_ops *ops = NULL;
+
+    ok(pf_ops_open(&(struct pf_ops_options){.isa = "avx1024"}, &ops) == PF_EUSAGE && !ops,
+       "an unknown instruction set is a usage error");
+    ok(pf_ops_open(&(struct pf_ops_options){.n_threads = -1}, &ops) == PF_EINVAL && !ops,
+       "a negative thread count is invalid");
+    ops = opened(&(struct pf_ops_options){.isa = "generic"});
+    bool none_above = true;
+    for (int i = 0; i < pf_ops_n_choices(ops); i++) {
+        none_above = none_above && strncmp(pf_ops_choice_at(ops, i).variant, "avx", 3) != 0;
+    }
+    ok(none_above && strcmp(pf_ops_isa(ops), "generic") == 0, "isa caps what serves");
+    pf_ops_free(ops);
+    ops = opened(NULL);
+    ok(pf_ops_threads(ops) >= 1 && strcmp(pf_ops_isa(ops), pf_ops_best_isa()) == 0,
+       "defaults are this machine's");
+    pf_ops_free(ops);
+}
+
+static void the_environment_forces_the_reference(void)
+{
+    struct pf_ops *ops = NULL;
+
+    (void)setenv("PF_KERNELS", "ref", 1);
+    ops = opened(NULL);
+    ok(strcmp(pf_ops_chosen(ops, PF_OP_ADD, PF_DTYPE_F32)->variant, "ref") == 0,
+       "PF_KERNELS=ref forces the reference");
+    pf_ops_free(ops);
+    ops = NULL;
+    (void)setenv("PF_KERNELS", "fast", 1);
+    ok(pf_ops_open(NULL, &ops) == PF_EUSAGE && !ops, "another PF_KERNELS is a usage error");
+    (void)unsetenv("PF_KERNELS");
+}
+
+#define REFUSED(call, words, claim)                                                                \
+    ok((call) == PF_EINVAL && strstr(pf_error_message(), words), "%s is refused (%s)", claim,      \
+       pf_error_message())
+
+static void arguments_are_checked(void)
+{
+    struct pf_ops *ops = opened(&(struct pf_ops_options){.n_threads = 1});
+    float x[16] = {0}, y[16] = {5};
+    int32_t ids[2] = {0, 4}, positions[2] = {0, 3}, first[2] = {0, 2};
+    struct pf_gemm_args g = {2, 2, 2, x, 2, false, x, 2, false, y, 2, PF_DTYPE_F32, false, NULL};
+    struct pf_embed_fwd_args e = {2, 2, 4, 3, 2, ids, NULL, x, NULL, y};
+    struct pf_attention_fwd_args a = {1, 2, 1, 1,     2, 2,    2, 2, 2, 2,
+                                      x, x, x, first, 1, 0.0f, 0, 0, y, y + 8};
+
+    REFUSED(pf_op_embed_fwd(ops, PF_DTYPE_F32, &e), "token 4", "a token beyond the table");
+    ids[1] = 3;
+    e.pos_table = x;
+    e.positions = positions;
+    REFUSED(pf_op_embed_fwd(ops, PF_DTYPE_F32, &e), "position 3", "a position beyond the table");
+    REFUSED(pf_op_attention_fwd(ops, PF_DTYPE_F32, &a), "first_key", "a query that sees no key");
+    first[1] = 1;
+    a.dropout_p = 1;
+    REFUSED(pf_op_attention_fwd(ops, PF_DTYPE_F32, &a), "dropout_p", "dropout of everything");
+    a.n_kv_heads = 2;
+    REFUSED(pf_op_attention_fwd(ops, PF_DTYPE_F32, &a), "evenly", "more key heads than heads");
+    g.lda = 1;
+    REFUSED(pf_op_gemm(ops, PF_DTYPE_F32, &g), "overlap", "a leading dimension below the row");
+    g.lda = 2;
+    g.b = NULL;
+    REFUSED(pf_op_gemm(ops, PF_DTYPE_F32, &g), "'b' is missing", "a missing matrix");
+    g.b = (const char *)x + 1;
+    REFUSED(pf_op_gemm(ops, PF_DTYPE_F32, &g), "aligned", "a crooked address");
+    g.b = x;
+    g.bias = x;
+    g.accumulate = true;
+    REFUSED(pf_op_gemm(ops, PF_DTYPE_F32, &g), "exclude", "a bias with accumulation");
+    g.m = INT64_MAX / 2;
+    g.bias = NULL;
+    REFUSED(pf_op_gemm(ops, PF_DTYPE_F32, &g), "too large", "a size that overflows");
+    g.m = -1;
+    REFUSED(pf_op_gemm(ops, PF_DTYPE_F32, &g), "negative", "a negative size");
+    ok(pf_op_gemm(ops, PF_DTYPE_I32, &g) == PF_ENOTSUP, "an op of integers is not supported");
+    ok(y[0] == 5, "a refused call writes nothing");
+    pf_ops_free(ops);
+}
+
+/* n = 0 is no error, and needs no arrays. */
+static void empty_shapes_do_nothing(void)
+{
+    struct pf_ops *ops = opened(&(struct pf_ops_options){.n_threads = 1});
+    struct pf_rmsnorm_fwd_args norm = {.n_rows = 0, .width = 4, .ldx = 4, .ldy = 4};
+    struct pf_attention_fwd_args at = {.batch = 0, .seq = 4, .n_heads = 1, .n_kv_heads = 1};
+    float weight[4] = {1, 1, 1, 1};
+
+    norm.weight = weight;
+    at.head_dim = at.v_head_dim = at.ldq = at.ldk = at.ldv = at.ldo = 4;
+    ok(pf_op_add(ops, PF_DTYPE_F32, &(struct pf_add_args){.n = 0}) == 0 &&
+           pf_op_adamw(ops, PF_DTYPE_F32, &(struct pf_adamw_args){.n = 0}) == 0 &&
+           pf_op_gemm(ops, PF_DTYPE_F32, &(struct pf_gemm_args){.c_dtype = PF_DTYPE_F32}) == 0 &&
+           pf_op_rmsnorm_fwd(ops, PF_DTYPE_F32, &norm) == 0 &&
+           pf_op_attention_fwd(ops, PF_DTYPE_F32, &at) == 0,
+       "empty shapes succeed");
+    pf_ops_free(ops);
+}
+
+/* Scratch is kept: the second call of a shape allocates nothing. */
+static void scratch_only_grows(void)
+{
+    struct pf_ops *ops = opened(&(struct pf_ops_options){.n_threads = 1});
+    float dy[64] = {0}, dbias[32] = {0};
+
+    ok(pf_op_bias_grad(ops, PF_DTYPE_F32, &(struct pf_bias_grad_args){2, 32, 32, dy, dbias}) == 0,
+       "a call that needs scratch succeeds");
+    const size_t bytes = pf_ops_scratch_bytes(ops);
+    ok(pf_op_bias_grad(ops, PF_DTYPE_F32, &(struct pf_bias_grad_args){2, 8, 8, dy, dbias}) == 0 &&
+           bytes > 0 && pf_ops_scratch_bytes(ops) == bytes,
+       "a smaller one uses what is there");
+    pf_ops_free(ops);
+}
+
+int main(void)
+{
+    (void)unsetenv("PF_KERNELS");
+    every_op_has_a_name_and_a_reference();
+    rows_come_in_falling_preference();
+    a_choice_can_be_forced_and_recorded();
+    options_are_checked();
+    the_environment_forces_the_reference();
+    arguments_are_checked();
+    empty_shapes_do_nothing();
+    scratch_only_grows();
+    pf_ops_free(NULL);
+    return done();
+}
