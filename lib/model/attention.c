@@ -42,8 +42,7 @@ static int project_backward(struct pf_model *model, const struct layer_rows *row
         return model_linear_backward(model, rows->qkv, s->h1, n.h, dqkv, n.width, dh, n.h, false);
     }
     PF_TRY(model_linear_backward(model, rows->q, s->h1, n.h, dqkv, n.width, dh, n.h, false));
-    PF_TRY(
-        model_linear_backward(model, rows->k, s->h1, n.h, dqkv + n.n_q, n.width, dh, n.h, true));
+    PF_TRY(model_linear_backward(model, rows->k, s->h1, n.h, dqkv + n.n_q, n.width, dh, n.h, true));
     return model_linear_backward(model, rows->v, s->h1, n.h, dqkv + n.n_q + n.n_k, n.width, dh, n.h,
                                  true);
 }
@@ -210,9 +209,9 @@ int model_attention(struct pf_model *model, int64_t layer, struct layer_saved *s
     PF_TRY(model_linear(model, rows->o, s->attn, n.n_q, out, n.h));
     PF_TRY(model_dropout(model, batch, layer, SITE_ATTENTION_OUT, model->spec->residual_dropout,
                          out, n.h));
-    return pf_op_add(model->ops, F32,
-                     &(struct pf_add_args){
-                         .n = model->n_tokens * n.h, .a = s->x, .b = out, .y = s->x_mid});
+    return pf_op_add(
+        model->ops, F32,
+        &(struct pf_add_args){.n = model->n_tokens * n.h, .a = s->x, .b = out, .y = s->x_mid});
 }
 
 int model_attention_backward(struct pf_model *model, int64_t layer, struct layer_saved *s,
@@ -225,11 +224,12 @@ int model_attention_backward(struct pf_model *model, int64_t layer, struct layer
 
     if (model->spec->residual_dropout > 0 && batch->dropout) {
         memcpy(w->dh, w->dx, (size_t)(model->n_tokens * n.h) * sizeof *w->dh);
-        PF_TRY(model_dropout(model, batch, layer, SITE_ATTENTION_OUT,
-                             model->spec->residual_dropout, w->dh, n.h));
+        PF_TRY(model_dropout(model, batch, layer, SITE_ATTENTION_OUT, model->spec->residual_dropout,
+                             w->dh, n.h));
         dout = w->dh;
     }
-    PF_TRY(model_linear_backward(model, rows->o, s->attn, n.n_q, dout, n.h, w->dattn, n.n_q, false));
+    PF_TRY(
+        model_linear_backward(model, rows->o, s->attn, n.n_q, dout, n.h, w->dattn, n.n_q, false));
     const struct pf_attention_bwd_args args = {.fwd = attention_args(model, layer, s, batch),
                                                .lddo = n.n_q,
                                                .dout = w->dattn,

@@ -36,9 +36,10 @@ static int activate(struct pf_model *model, struct layer_saved *s)
                                                        .up = s->up,
                                                        .y = s->act});
     }
-    return pf_op_act_fwd(model->ops, F32,
-                         &(struct pf_act_fwd_args){
-                             .n = model->n_tokens * n, .act = act_of(model), .x = s->up, .y = s->act});
+    return pf_op_act_fwd(
+        model->ops, F32,
+        &(struct pf_act_fwd_args){
+            .n = model->n_tokens * n, .act = act_of(model), .x = s->up, .y = s->act});
 }
 
 /* From dact: the gradients of gate and up overwrite gate and up, which nothing reads again, or, not
@@ -63,12 +64,10 @@ static int activate_backward(struct pf_model *model, struct layer_saved *s, floa
                                                        .dgate = s->gate,
                                                        .dup = s->up});
     }
-    return pf_op_act_bwd(model->ops, F32,
-                         &(struct pf_act_bwd_args){.n = model->n_tokens * n,
-                                                   .act = act_of(model),
-                                                   .x = s->up,
-                                                   .dy = dact,
-                                                   .dx = dact});
+    return pf_op_act_bwd(
+        model->ops, F32,
+        &(struct pf_act_bwd_args){
+            .n = model->n_tokens * n, .act = act_of(model), .x = s->up, .dy = dact, .dx = dact});
 }
 
 int model_ffn(struct pf_model *model, int64_t layer, struct layer_saved *s,
@@ -101,8 +100,8 @@ int model_ffn_backward(struct pf_model *model, int64_t layer, struct layer_saved
 
     if (model->spec->residual_dropout > 0 && batch->dropout) {
         memcpy(w->dh, w->dx, (size_t)(model->n_tokens * h) * sizeof *w->dh);
-        PF_TRY(model_dropout(model, batch, layer, SITE_FFN_OUT, model->spec->residual_dropout, w->dh,
-                             h));
+        PF_TRY(model_dropout(model, batch, layer, SITE_FFN_OUT, model->spec->residual_dropout,
+                             w->dh, h));
         dout = w->dh;
     }
     PF_TRY(model_linear_backward(model, rows->down, s->act, n, dout, h, w->dact, n, false));
@@ -111,5 +110,6 @@ int model_ffn_backward(struct pf_model *model, int64_t layer, struct layer_saved
     if (model->spec->gated) {
         PF_TRY(model_linear_backward(model, rows->gate, s->h2, h, s->gate, n, w->dh, h, true));
     }
-    return model_norm_backward(model, rows->norm2, s->x_mid, s->mean2, s->rstd2, w->dh, w->dx, true);
+    return model_norm_backward(model, rows->norm2, s->x_mid, s->mean2, s->rstd2, w->dh, w->dx,
+                               true);
 }

@@ -31,7 +31,8 @@ static int chunk_backward(struct pf_model *model, struct live_saved *live, int64
                           const float *dlogits)
 {
     const int64_t h = model->spec->hidden, v = model->spec->vocab_size;
-    float *const dw = model_grad(model, model->head.w), *const db = model_grad(model, model->head.b);
+    float *const dw = model_grad(model, model->head.w), *const db =
+                                                            model_grad(model, model->head.b);
 
     PF_TRY(pf_op_gemm(model->ops, F32,
                       &(struct pf_gemm_args){.m = n,
@@ -60,10 +61,10 @@ static int chunk_backward(struct pf_model *model, struct live_saved *live, int64
                                                  .accumulate = true}));
     }
     if (db) {
-        PF_TRY(pf_op_bias_grad(
-            model->ops, F32,
-            &(struct pf_bias_grad_args){
-                .n_rows = n, .width = v, .lddy = v, .dy = dlogits, .dbias = db}));
+        PF_TRY(
+            pf_op_bias_grad(model->ops, F32,
+                            &(struct pf_bias_grad_args){
+                                .n_rows = n, .width = v, .lddy = v, .dy = dlogits, .dbias = db}));
     }
     return 0;
 }
@@ -71,7 +72,8 @@ static int chunk_backward(struct pf_model *model, struct live_saved *live, int64
 int model_head(struct pf_model *model, struct live_saved *live, const struct pf_model_batch *batch,
                bool with_grad, float *token_loss)
 {
-    const int64_t chunk = model_loss_chunk(model->spec, &model->options), v = model->spec->vocab_size;
+    const int64_t chunk = model_loss_chunk(model->spec, &model->options),
+                  v = model->spec->vocab_size;
     float *const logits = model->work.logits;
 
     PF_TRY(model_norm(model, model->final_norm, live->x_out, live->final_h, live->final_mean,
@@ -79,15 +81,16 @@ int model_head(struct pf_model *model, struct live_saved *live, const struct pf_
     for (int64_t first = 0; first < model->n_tokens; first += chunk) {
         const int64_t left = model->n_tokens - first, n = left < chunk ? left : chunk;
         PF_TRY(model_logits_chunk(model, live->final_h, first, n, logits));
-        PF_TRY(pf_op_cross_entropy(model->ops, F32,
-                                   &(struct pf_cross_entropy_args){.n_rows = n,
-                                                                   .vocab = v,
-                                                                   .ld = v,
-                                                                   .targets = batch->targets + first,
-                                                                   .logits = logits,
-                                                                   .loss = token_loss + first,
-                                                                   .with_grad = with_grad,
-                                                                   .grad_scale = batch->grad_scale}));
+        PF_TRY(
+            pf_op_cross_entropy(model->ops, F32,
+                                &(struct pf_cross_entropy_args){.n_rows = n,
+                                                                .vocab = v,
+                                                                .ld = v,
+                                                                .targets = batch->targets + first,
+                                                                .logits = logits,
+                                                                .loss = token_loss + first,
+                                                                .with_grad = with_grad,
+                                                                .grad_scale = batch->grad_scale}));
         if (with_grad) {
             PF_TRY(chunk_backward(model, live, first, n, logits));
         }

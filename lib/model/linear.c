@@ -79,12 +79,10 @@ int model_linear_backward(struct pf_model *model, struct weight_pair weight, con
         PF_TRY(weight_gradient(model, w, x, ldx, dy, lddy, dw));
     }
     if (db) {
-        PF_TRY(pf_op_bias_grad(model->ops, F32,
-                               &(struct pf_bias_grad_args){.n_rows = model->n_tokens,
-                                                           .width = n_out,
-                                                           .lddy = lddy,
-                                                           .dy = dy,
-                                                           .dbias = db}));
+        PF_TRY(pf_op_bias_grad(
+            model->ops, F32,
+            &(struct pf_bias_grad_args){
+                .n_rows = model->n_tokens, .width = n_out, .lddy = lddy, .dy = dy, .dbias = db}));
     }
     if (!dx) {
         return 0;
@@ -111,31 +109,31 @@ int model_norm(struct pf_model *model, struct weight_pair weight, const float *x
     const float eps = (float)model->spec->norm_eps;
 
     if (model->spec->norm == PF_NORM_RMS) {
-        return pf_op_rmsnorm_fwd(model->ops, F32,
-                                 &(struct pf_rmsnorm_fwd_args){.n_rows = model->n_tokens,
-                                                               .width = h,
-                                                               .ldx = h,
-                                                               .ldy = h,
-                                                               .x = x,
-                                                               .weight =
-                                                                   model_param(model, weight.w),
-                                                               .eps = eps,
-                                                               .y = y,
-                                                               .rstd = rstd});
+        return pf_op_rmsnorm_fwd(
+            model->ops, F32,
+            &(struct pf_rmsnorm_fwd_args){.n_rows = model->n_tokens,
+                                          .width = h,
+                                          .ldx = h,
+                                          .ldy = h,
+                                          .x = x,
+                                          .weight = model_param(model, weight.w),
+                                          .eps = eps,
+                                          .y = y,
+                                          .rstd = rstd});
     }
-    return pf_op_layernorm_fwd(model->ops, F32,
-                               &(struct pf_layernorm_fwd_args){.n_rows = model->n_tokens,
-                                                               .width = h,
-                                                               .ldx = h,
-                                                               .ldy = h,
-                                                               .x = x,
-                                                               .weight =
-                                                                   model_param(model, weight.w),
-                                                               .bias = model_param(model, weight.b),
-                                                               .eps = eps,
-                                                               .y = y,
-                                                               .mean = mean,
-                                                               .rstd = rstd});
+    return pf_op_layernorm_fwd(
+        model->ops, F32,
+        &(struct pf_layernorm_fwd_args){.n_rows = model->n_tokens,
+                                        .width = h,
+                                        .ldx = h,
+                                        .ldy = h,
+                                        .x = x,
+                                        .weight = model_param(model, weight.w),
+                                        .bias = model_param(model, weight.b),
+                                        .eps = eps,
+                                        .y = y,
+                                        .mean = mean,
+                                        .rstd = rstd});
 }
 
 int model_norm_backward(struct pf_model *model, struct weight_pair weight, const float *x,

@@ -23,20 +23,20 @@ struct layer_rows {
 /* What forward leaves for backward, for one layer of one live micro-batch. T = tokens, A = query
  * heads, G = key/value heads, D = head width, W = (A + 2G) * D, I = feed-forward width. */
 struct layer_saved {
-    float *x;        /* [T,H] input */
-    float *h1;       /* [T,H] normed */
-    float *mean1, *rstd1; /* [T] */
-    float *qkv;      /* [T,W] q, k, v after norm and rotation */
-    float *qk_raw;   /* [T,(A+G)*D] before the norm; only with qk_norm */
+    float *x;               /* [T,H] input */
+    float *h1;              /* [T,H] normed */
+    float *mean1, *rstd1;   /* [T] */
+    float *qkv;             /* [T,W] q, k, v after norm and rotation */
+    float *qk_raw;          /* [T,(A+G)*D] before the norm; only with qk_norm */
     float *q_rstd, *k_rstd; /* [T*A], [T*G] */
-    float *attn;     /* [T,A*D] */
-    float *lse;      /* [B,A,S] */
-    float *x_mid;    /* [T,H] after attention */
-    float *h2;       /* [T,H] */
+    float *attn;            /* [T,A*D] */
+    float *lse;             /* [B,A,S] */
+    float *x_mid;           /* [T,H] after attention */
+    float *h2;              /* [T,H] */
     float *mean2, *rstd2;
-    float *gate;     /* [T,I] only when gated */
-    float *up;       /* [T,I] */
-    float *act;      /* [T,I] */
+    float *gate; /* [T,I] only when gated */
+    float *up;   /* [T,I] */
+    float *act;  /* [T,I] */
 };
 
 struct live_saved {
@@ -44,7 +44,7 @@ struct live_saved {
     float *x_out;               /* [T,H] output of the last layer */
     float *final_h;             /* [T,H] final norm */
     float *final_mean, *final_rstd;
-    float *dfinal_h;            /* [T,H] gradient of final_h, left by the head */
+    float *dfinal_h; /* [T,H] gradient of final_h, left by the head */
 };
 
 /* Space for one op at a time, shared by all layers and live slots. */
@@ -65,12 +65,12 @@ struct pf_model {
     struct pf_ops *ops;
     struct pf_model_options options;
     int64_t n_tokens;
-    const float *params; /* bound, not owned */
-    float *grads;        /* bound, not owned; NULL: evaluation only */
+    const float *params;     /* bound, not owned */
+    float *grads;            /* bound, not owned; NULL: evaluation only */
     struct layer_rows *rows; /* [L] */
     struct weight_pair embed, pos_embed, final_norm, head;
     float *cos_table, *sin_table; /* [seq, rope.dim/2] */
-    struct live_saved *live; /* [n_live] */
+    struct live_saved *live;      /* [n_live] */
     struct work work;
     uint64_t dropout_key;
     void *arena;

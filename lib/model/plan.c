@@ -151,11 +151,13 @@ double pf_model_step_flops(const struct pf_model_spec *spec, int64_t batch, int6
     const double h = (double)spec->hidden, d = (double)spec->head_dim,
                  heads = (double)spec->n_heads, kv = (double)spec->n_kv_heads,
                  tokens = (double)batch * (double)seq;
-    const double matrices = h * d * (2 * heads + 2 * kv) + (spec->gated ? 3 : 2) * h * (double)spec->ffn;
+    const double matrices =
+        h * d * (2 * heads + 2 * kv) + (spec->gated ? 3 : 2) * h * (double)spec->ffn;
     /* A causal query sees (seq + 1)/2 keys on average; two products of width d each. */
     const double attention = heads * d * ((double)seq + 1);
-    const double forward = tokens * 2 * ((double)spec->n_layers * (matrices + attention) +
-                                         h * (double)spec->vocab_size);
+    const double forward =
+        tokens * 2 *
+        ((double)spec->n_layers * (matrices + attention) + h * (double)spec->vocab_size);
 
     return 3 * forward;
 }

@@ -83,8 +83,7 @@ enum pf_error {
 
 /* A claim about pf itself. Where it fails the job ends with exit status 8 through the hook that
  * lib/comm installs (pf_error_set_abort), so that no rank waits for this one. Always active. */
-#define PF_ASSERT(claim)                                                                           \
-    ((claim) ? (void)0 : pf_error_assert_failed(#claim, __FILE__, __LINE__))
+#define PF_ASSERT(claim) ((claim) ? (void)0 : pf_error_assert_failed(#claim, __FILE__, __LINE__))
 
 int pf_error_set(int code, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

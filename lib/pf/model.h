@@ -38,11 +38,11 @@
 struct pf_model;
 
 struct pf_model_options {
-    int64_t batch, seq;   /* of every micro-batch; T = batch * seq */
-    int n_live;           /* micro-batches whose activations are held at once */
-    bool train;           /* false: no backward buffers */
-    int64_t loss_chunk;   /* tokens whose logits are held at once; 0: chosen from V */
-    uint64_t seed;        /* of dropout */
+    int64_t batch, seq;             /* of every micro-batch; T = batch * seq */
+    int n_live;                     /* micro-batches whose activations are held at once */
+    bool train;                     /* false: no backward buffers */
+    int64_t loss_chunk;             /* tokens whose logits are held at once; 0: chosen from V */
+    uint64_t seed;                  /* of dropout */
     bool padding_row_gets_gradient; /* false: as transformers (nn.Embedding's padding_idx) */
 };
 

@@ -17,7 +17,7 @@
 struct dump {
     char *dir;
     struct pf_st_writer *logits, *hidden; /* NULL: not asked for, or not rank 0 */
-    float *buffer; /* one micro-batch of the widest tensor */
+    float *buffer;                        /* one micro-batch of the widest tensor */
 };
 
 bool train_dump_due(const struct pf_trainer *t)
@@ -94,8 +94,7 @@ static void dump_free(struct dump *d)
 int train_dump_begin(struct pf_trainer *t)
 {
     struct dump *const d = pf_alloc(sizeof *d);
-    const int64_t width =
-        t->spec.vocab_size > t->spec.hidden ? t->spec.vocab_size : t->spec.hidden;
+    const int64_t width = t->spec.vocab_size > t->spec.hidden ? t->spec.vocab_size : t->spec.hidden;
     int err = 0;
 
     if (!d) {

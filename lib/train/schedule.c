@@ -87,7 +87,8 @@ static int check_stage(const struct pf_schedule *s, int stage, int *owner, int n
                 return fault(stage, i, "forwards are not in micro-batch order");
             }
             if (owner[step->live] >= 0) {
-                return fault(stage, i, "the slot still holds a micro-batch that waits for backward");
+                return fault(stage, i,
+                             "the slot still holds a micro-batch that waits for backward");
             }
             owner[step->live] = step->micro;
             n_live++;

@@ -96,9 +96,10 @@ static int open_weights(struct pf_trainer *t)
     bool tied;
 
     if (c->model_json || !pf_path_is_dir(c->model_name_or_path)) {
-        return pf_fail(PF_EUSAGE,
-                       "there are no weights beside %s: give a model directory, or set from_scratch",
-                       c->model_json ? "an inline model" : c->model_name_or_path);
+        return pf_fail(
+            PF_EUSAGE,
+            "there are no weights beside %s: give a model directory, or set from_scratch",
+            c->model_json ? "an inline model" : c->model_name_or_path);
     }
     PF_TRY(pf_ckpt_open(c->model_name_or_path, &t->weights));
     embed_names(t->spec.family, &embed, &head);

@@ -90,12 +90,12 @@ static void initialise(struct pf_trainer *t)
                 p[j] = 1;
             }
         } else {
-            pf_rng_fill_normal_f32(pf_rng_derive_name(key, row->name), 0, 0, 0, row->init_std, p, n);
+            pf_rng_fill_normal_f32(pf_rng_derive_name(key, row->name), 0, 0, 0, row->init_std, p,
+                                   n);
         }
         if (row->slot == PF_SLOT_EMBED && t->spec.padding_id >= 0) {
             /* As nn.Embedding with a padding_idx. */
-            memset(p + t->spec.padding_id * row->shape[1], 0,
-                   (size_t)row->shape[1] * sizeof *p);
+            memset(p + t->spec.padding_id * row->shape[1], 0, (size_t)row->shape[1] * sizeof *p);
         }
     }
 }
@@ -168,7 +168,8 @@ static int load_row(struct pf_trainer *t, const struct pf_tensor_row *row, float
         same = tensor->shape[d] == row->shape[d];
     }
     if (!same) {
-        return pf_fail(PF_EFORMAT, "'%s': tensor '%s' does not have the shape that config.json says",
+        return pf_fail(PF_EFORMAT,
+                       "'%s': tensor '%s' does not have the shape that config.json says",
                        t->config->model_name_or_path, name);
     }
     return pf_ckpt_read_box(t->weights, tensor, &live.box, PF_DTYPE_F32, dst);
@@ -218,8 +219,10 @@ static int read_trainer_state(struct pf_trainer *t)
     PF_TRY_GOTO(pf_json_need_string(doc, "data_digest", &digest), out);
     pf_data_digest(t->data, now);
     if (strcmp(now, digest) != 0) {
-        pf_log_warn0("train", "the data is not what step %lld was trained on: from here on the order "
-                              "is that of the new data", (long long)t->step);
+        pf_log_warn0("train",
+                     "the data is not what step %lld was trained on: from here on the order "
+                     "is that of the new data",
+                     (long long)t->step);
     }
     if (t->config->ignore_data_skip) {
         t->samples = 0;

@@ -19,7 +19,8 @@
 
 /* One micro-batch as read from the data. */
 struct micro_batch {
-    int32_t *ids, *targets, *first_key, *positions; /* [b,S] each; the last two NULL unless masked */
+    int32_t *ids, *targets, *first_key,
+        *positions; /* [b,S] each; the last two NULL unless masked */
     int64_t first_sequence;
 };
 
@@ -50,8 +51,8 @@ struct pf_trainer {
 
     /* decided by pf_trainer_new */
     struct pf_model_spec spec;
-    char *config_json;     /* the model's, with dtype and tie as trained */
-    char *model_dir;       /* Hugging Face directory, NULL for a bare or inline config */
+    char *config_json;       /* the model's, with dtype and tie as trained */
+    char *model_dir;         /* Hugging Face directory, NULL for a bare or inline config */
     struct pf_ckpt *weights; /* opened Hugging Face weights, NULL when not loaded */
     const char *embed_from, *head_from;
     struct pf_ckpt *resume; /* opened checkpoint, NULL for a fresh start */
@@ -66,15 +67,15 @@ struct pf_trainer {
     struct pf_dev *dev;
     struct pf_layout *layout;
     struct pf_model *model, *eval_model; /* the same object where the batch is the same */
-    float *params;    /* what the model computes with */
-    float *master;    /* what AdamW updates; params itself in fp32 */
-    uint16_t *narrow; /* params as stored, in bf16 or fp16; NULL in fp32 */
+    float *params;                       /* what the model computes with */
+    float *master;                       /* what AdamW updates; params itself in fp32 */
+    uint16_t *narrow;                    /* params as stored, in bf16 or fp16; NULL in fp32 */
     float *grads, *moment1, *moment2;
     struct pf_data *data, *eval_data;
     struct micro_batch *micro; /* [accumulation] */
     struct micro_batch eval_batch;
-    float *token_loss;         /* [b,S] of the larger batch */
-    double peak_flops;         /* GEMM rate of this rank, measured at start */
+    float *token_loss; /* [b,S] of the larger batch */
+    double peak_flops; /* GEMM rate of this rank, measured at start */
 
     /* progress */
     int64_t step, total_steps;

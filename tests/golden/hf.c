@@ -429,12 +429,13 @@ static void ten_steps(const char *folder, const struct pf_json *g, int ranks)
 {
     char words[2048];
 
-    snprintf(words, sizeof words,
-             "model_name_or_path=%s/%s input_dir=%s/%s/golden.safetensors#train max_seq_length=%lld "
-             "per_device_train_batch_size=%d max_steps=10 learning_rate=1e-3 min_lr=1e-4 "
-             "lr_scheduler_type=cosine warmup_steps=3 weight_decay=0.1 max_grad_norm=1.0 "
-             "save_steps=10",
-             root, folder, root, folder, seq_of(folder), 2 / ranks);
+    snprintf(
+        words, sizeof words,
+        "model_name_or_path=%s/%s input_dir=%s/%s/golden.safetensors#train max_seq_length=%lld "
+        "per_device_train_batch_size=%d max_steps=10 learning_rate=1e-3 min_lr=1e-4 "
+        "lr_scheduler_type=cosine warmup_steps=3 weight_decay=0.1 max_grad_norm=1.0 "
+        "save_steps=10",
+        root, folder, root, folder, seq_of(folder), 2 / ranks);
     ok(run_train(ranks, "train", words) == 0, "%s: ten steps of AdamW on %d ranks", folder, ranks);
     check_log(folder, g, "train", ranks);
     check_final(folder, g, "train", ranks);

@@ -77,7 +77,8 @@ static void begin(struct run *r, struct pf_comm *world, const char *name, const 
     struct pf_str_list list = {0};
 
     snprintf(path, sizeof path, "%s/config.json", scratch);
-    ok(pf_file_write_atomic(path, base_config, strlen(base_config)) == 0, "%s: config is written", name);
+    ok(pf_file_write_atomic(path, base_config, strlen(base_config)) == 0, "%s: config is written",
+       name);
     char *const all = pf_asprintf("%s output_dir=%s/%s", words, scratch, name);
     pf_str_split(all, ' ', true, &list);
     *r = (struct run){0};
