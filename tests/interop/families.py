@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each family: trained from scratch by pf, exported, loaded by transformers, compared live."""
+import json
+
+import torch
+from safetensors.torch import load_file
+
+import pf
+import reference as ref
+from tap import done, figure, ok
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def trained(folder, **keys):
+    """Some steps from scratch on synthetic data, with a checkpoint at the end."""
+    return pf.train(model_name_or_path=pf.family_config(folder), from_scratch=True,
+                    input_dir="synthetic:markov?vocab=64&order=2&seed=1", max_seq_length=32,
+                    per_device_train_batch_size=4, max_steps=5, learning_rate=1e-2, seed=3,
+                    save_steps=5, **keys)
+
+
+def vocab_of(folder):
+    return json.loads(pf.family_config(folder).read_text())["vocab_size"]
+
+
+def in_float32(folder):
+    run = trained(folder)
+    if not ok(run.status == 0, f"{folder}: pf trains from scratch", run.log):
+        return
+    model = ref.load(run.out / "hf")
+    ids, labels = ref.batch(vocab_of(folder))
+    again = ref.compare(folder, "families, float32", model, run.out / "hf", ids, labels)
+    if again:
+        ref.export_is(folder, again, model, ids)
+
+
+def bits(t):
+    return t.view(torch.int16) if t.dtype in DTYPES.values() else t.view(torch.int32)
+
+
+def in_16_bits(folder, dtype):
+    """Weights are stored in 16 bits; arithmetic is float32 on both sides."""
+    name = f"{folder} {dtype}"
+    run = trained(folder, dtype=dtype)
+    if not ok(run.status == 0, f"{name}: pf trains from scratch", run.log):
+        return
+    exported = load_file(run.out / "hf/model.safetensors")
+    kept = load_file(run.out / "checkpoint-000005/weights-00000.safetensors")
+    masters = load_file(run.out / "checkpoint-000005/optim-00000.safetensors")
+    ok(all(t.dtype == DTYPES[dtype] for t in exported.values()), f"{name}: every tensor is stored so")
+    ok(kept.keys() == exported.keys() and
+       all(torch.equal(bits(kept[k]), bits(t)) for k, t in exported.items()),
+       f"{name}: the export holds the weights of the checkpoint, bit for bit")
+    ok(all(torch.equal(bits(masters[f"{k}.master"].to(DTYPES[dtype])), bits(t))
+           for k, t in exported.items()), f"{name}: they are its masters as torch rounds them")
+    model = ref.load(run.out / "hf", "auto")
+    ok(all(p.dtype == DTYPES[dtype] for p in model.parameters()) and
+       all(torch.equal(bits(p.data), bits(exported[k])) for k, p in model.named_parameters()),
+       f"{name}: transformers holds the same bits")
+    ids, labels = ref.batch(vocab_of(folder))
+    ref.compare(name, f"families, {dtype} weights", model.float(), run.out / "hf", ids, labels,
+                dtype=dtype)
+
+
+for family in pf.FAMILIES:
+    in_float32(family)
+    in_16_bits(family, "bfloat16")
+in_16_bits("qwen3", "float16")
+done()
