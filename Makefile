@@ -10,7 +10,6 @@
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PRECIOUS: build/%
 
 VERSION := 0.1.0
 SAN ?=
@@ -100,6 +99,9 @@ $(B)/bin/%: $(B)/bin/%.o $(LIBPF)
 	$(Q)$(CC) $(PF_LDFLAGS) $(LDFLAGS) -o $@ $< $(LIBPF) $(FEATURE_LDLIBS) $(PF_LDLIBS)
 bin/%: $(B)/bin/%
 	$(Q)cp -f $< $@.new && mv -f $@.new $@
+
+# Programs of a variant are not by-products of those under bin/.
+.PRECIOUS: $(B)/bin/%
 
 -include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
 

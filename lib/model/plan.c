@@ -67,7 +67,7 @@ static void plan_live(struct cursor *c, const struct pf_model_spec *spec,
         struct layer_saved unused = {0};
         plan_layer(c, spec, n_tokens, live ? &live->layers[i] : &unused);
     }
-    struct live_saved unused, *const l = live ? live : &unused;
+    struct live_saved unused = {0}, *const l = live ? live : &unused;
     l->x_out = take(c, n_tokens * spec->hidden);
     l->final_h = take(c, n_tokens * spec->hidden);
     l->final_mean = spec->norm == PF_NORM_LAYER ? take(c, n_tokens) : NULL;

@@ -134,8 +134,8 @@ static int split_words(const char *text, struct pf_str_list *words)
     char *const blanks = pf_strdup(text);
     int err = blanks ? 0 : PF_ENOMEM;
 
-    for (char *c = blanks; c && (c = strchr(c, ',')) != NULL;) {
-        *c = ' ';
+    for (size_t i = 0; blanks && blanks[i]; i++) {
+        blanks[i] = blanks[i] == ',' ? ' ' : blanks[i];
     }
     if (!err) {
         err = pf_str_split(blanks, ' ', true, &parts);
