@@ -115,7 +115,9 @@ static int start(const struct options *o, int argc, char **argv)
         err = pf_comm_finalize(world);
     }
     if (err) {
-        if (pf_comm_speaks(world)) {
+        if (pf_comm_is_shared(world) && pf_comm_speaks(world)) {
+            pf_log_error_shared(NULL, "%s", pf_error_message());
+        } else if (pf_comm_speaks(world)) {
             pf_log_error(NULL, "%s", pf_error_message());
         }
         pf_comm_fail(world, err);

@@ -190,10 +190,15 @@ bool pf_path_is_file(const char *path)
 
 static int make_dir(const char *path)
 {
-    if (mkdir(path, 0777) != 0 && !pf_path_is_dir(path)) {
-        return pf_fail_errno(PF_EIO, "cannot create directory '%s'", path);
+    if (mkdir(path, 0777) == 0) {
+        return 0;
     }
-    return 0;
+    const int why = errno;
+    if (pf_path_is_dir(path)) {
+        return 0;
+    }
+    errno = why == EEXIST ? ENOTDIR : why;
+    return pf_fail_errno(PF_EIO, "cannot create directory '%s'", path);
 }
 
 int pf_mkdirs(const char *path)

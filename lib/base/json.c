@@ -47,6 +47,7 @@ struct doc {
     char *text, *name;
     size_t len;
     int error_code;
+    bool is_not_a_file;
 };
 
 static void doc_free(struct doc *doc)
@@ -521,6 +522,7 @@ static int parse_owned(char *text, size_t len, const char *name,
     doc->text = text;
     doc->len = len;
     doc->error_code = options->error_code ? options->error_code : PF_EUSAGE;
+    doc->is_not_a_file = options->is_not_a_file;
     doc->name = pf_strdup(name);
     if (!doc->name) {
         err = PF_ENOMEM;
@@ -710,6 +712,20 @@ const char *pf_json_path(const struct pf_json *node)
     return buf;
 }
 
+const char *pf_json_place(const struct pf_json *node)
+{
+    static _Thread_local char ring[PATH_RING][PATH_BYTES];
+    static _Thread_local unsigned next;
+    char *const buf = ring[next++ % PATH_RING];
+
+    if (node->doc->is_not_a_file) {
+        snprintf(buf, PATH_BYTES, "%s", node->doc->name);
+    } else {
+        snprintf(buf, PATH_BYTES, "'%s' line %d", node->doc->name, node->line);
+    }
+    return buf;
+}
+
 /* --- values --- */
 
 int pf_json_fail(const struct pf_json *node, const char *format, ...)
@@ -722,8 +738,8 @@ int pf_json_fail(const struct pf_json *node, const char *format, ...)
     va_end(args);
     const char *const path = pf_json_path(node);
     const char *const quote = *path ? "'" : "";
-    return pf_fail(node->doc->error_code, "%s%s%s %s ('%s' line %d)", quote,
-                   *path ? path : "the top level", quote, what, node->doc->name, node->line);
+    return pf_fail(node->doc->error_code, "%s%s%s %s (%s)", quote, *path ? path : "the top level",
+                   quote, what, pf_json_place(node));
 }
 
 int pf_json_expect(const struct pf_json *node, enum pf_json_type type)

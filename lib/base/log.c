@@ -238,6 +238,11 @@ void pf_log_error(const char *subsys, const char *format, ...)
     PUT(PF_LOG_ERROR, true, true);
 }
 
+void pf_log_error_shared(const char *subsys, const char *format, ...)
+{
+    PUT(PF_LOG_ERROR, false, true);
+}
+
 void pf_log_warn(const char *subsys, const char *format, ...)
 {
     PUT(PF_LOG_WARN, true, true);

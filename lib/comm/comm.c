@@ -221,12 +221,15 @@ void pf_comm_shared_fault(bool speaks)
     shared_fault.speaks = speaks;
 }
 
-bool pf_comm_speaks(const struct pf_comm *comm)
+bool pf_comm_is_shared(const struct pf_comm *comm)
 {
     (void)comm;
-    const bool is_shared =
-        shared_fault.message[0] && strcmp(shared_fault.message, pf_error_message()) == 0;
-    return !is_shared || shared_fault.speaks;
+    return shared_fault.message[0] && strcmp(shared_fault.message, pf_error_message()) == 0;
+}
+
+bool pf_comm_speaks(const struct pf_comm *comm)
+{
+    return !pf_comm_is_shared(comm) || shared_fault.speaks;
 }
 
 void pf_comm_fail(struct pf_comm *comm, int err)

@@ -194,6 +194,10 @@ void pf_comm_abort(struct pf_comm *comm, int exit_status) __attribute__((noretur
  */
 bool pf_comm_speaks(const struct pf_comm *comm);
 
+/* Is the thread's error record a fault that ranks share (see pf_comm_speaks)? Its message then names
+ * the rank that it is about, where there is one. Local. */
+bool pf_comm_is_shared(const struct pf_comm *comm);
+
 /* As pf_comm_abort with the exit status of err; a rank that does not speak first leaves the one
  * that does a few seconds to print and to end the job. Prints nothing. Local, does not return. */
 void pf_comm_fail(struct pf_comm *comm, int err) __attribute__((noreturn));

@@ -60,6 +60,7 @@ struct pf_json_options {
     int max_depth;         /* nested arrays and objects; 0: 128; at most 900 */
     size_t max_bytes;      /* of a file; 0: 256 MiB */
     bool allow_duplicates; /* keep all; pf_json_get then finds the last */
+    bool is_not_a_file;    /* the name stands for itself: pf_json_place gives it without a line */
 };
 
 /*
@@ -108,6 +109,9 @@ const char *pf_json_path(const struct pf_json *node);
 
 /* The name that messages use for the document. */
 const char *pf_json_name(const struct pf_json *node);
+
+/* Where a node stands, for messages: "'run.json' line 3". Kept as pf_json_path's result is. */
+const char *pf_json_place(const struct pf_json *node);
 
 /* The text of the node as it stands in the source (numbers: every digit), not NUL-terminated. */
 const char *pf_json_source(const struct pf_json *node, size_t *len_out);

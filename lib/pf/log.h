@@ -56,6 +56,11 @@ void pf_log_debug(const char *subsys, const char *format, ...)
 void pf_log_trace(const char *subsys, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* An error that ranks share, written by the one of them that speaks (pf/comm.h); it does not name
+ * itself. */
+void pf_log_error_shared(const char *subsys, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* The same for what concerns all ranks: only rank 0 writes, without naming itself. */
 void pf_log_warn0(const char *subsys, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -678,13 +678,14 @@ static int override_text(const char *word, struct pf_str *text)
 
 static int put_override(struct reading *r, const char *word)
 {
+    const struct pf_json_options options = {.name = "command line", .is_not_a_file = true};
     struct pf_json *doc = NULL;
     struct pf_str text;
     int err;
 
     pf_str_init(&text);
     PF_TRY_GOTO(override_text(word, &text), out);
-    PF_TRY_GOTO(pf_json_parse_text(text.text, text.len, "command line", &doc), out);
+    PF_TRY_GOTO(pf_json_parse_text_with(text.text, text.len, &options, &doc), out);
     PF_TRY_GOTO(keep_doc(r, doc), out);
     err = put_document(r, doc, ORIGIN_COMMAND_LINE);
 out:
@@ -742,9 +743,8 @@ static int set_default(struct reading *r, const struct pf_key *key)
 static int fail_refused(const struct pf_key *key, const struct given *g)
 {
     char *const value = pf_json_print(g->value);
-    const int err =
-        pf_fail(PF_ENOTSUP, "'%s' = %s cannot be done: %s ('%s' line %d)", key->name,
-                value ? value : "?", key->why, pf_json_name(g->where), pf_json_line(g->where));
+    const int err = pf_fail(PF_ENOTSUP, "'%s' = %s cannot be done: %s (%s)", key->name,
+                            value ? value : "?", key->why, pf_json_place(g->where));
 
     pf_free(value);
     return err;

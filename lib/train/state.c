@@ -228,6 +228,7 @@ static int read_trainer_state(struct pf_trainer *t)
         t->samples = 0;
     }
     t->saved_step = t->step;
+    pf_log_info0(NULL, "resuming from '%s', after step %lld", t->resume_path, (long long)t->step);
 out:
     pf_json_free(doc);
     return err;
