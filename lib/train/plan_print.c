@@ -191,6 +191,8 @@ static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
     pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n", schedule_name(t->config),
                    t->facts.peak_live, t->facts.peak_live == 1 ? "batch" : "batches");
     for (int i = 0; i < t->schedule->n_stages; i++) {
+        pf_str_appendf(text, "           stage %d: embedding, layers 0 to %lld, final norm, head\n",
+                       i, (long long)t->spec.n_layers - 1);
         pf_str_appendf(text, "           stage %d: ", i);
         draw_stage(&t->schedule->stages[i], text);
         pf_str_append(text, "\n");
@@ -305,6 +307,16 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     pf_json_out_object_begin(out);
     pf_json_out_member_string(out, "mode", schedule_name(t->config));
     pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
+    pf_json_out_key(out, "segments");
+    pf_json_out_array_begin(out);
+    pf_json_out_object_begin(out);
+    pf_json_out_member_i64(out, "stage", 0);
+    pf_json_out_member_i64(out, "first_layer", 0);
+    pf_json_out_member_i64(out, "last_layer", t->spec.n_layers - 1);
+    pf_json_out_member_bool(out, "embedding", true);
+    pf_json_out_member_bool(out, "head", true);
+    pf_json_out_object_end(out);
+    pf_json_out_array_end(out);
     pf_json_out_key(out, "stages");
     pf_json_out_array_begin(out);
     for (int i = 0; !err && i < t->schedule->n_stages; i++) {

@@ -211,7 +211,7 @@ static bool reduce_scatter_once(enum pf_comm_dtype dtype, enum pf_comm_op op, si
            matches(to, dtype, op, NULL, size, n, (size_t)rank * n);
 }
 
-static void reductions(void)
+static void r65_reductions(void)
 {
     bool all_reduce = true, reduce = true, scatter = true, in_place = true;
 
@@ -312,7 +312,7 @@ static bool all_to_all_once(size_t n)
     return holds;
 }
 
-static void movement(void)
+static void r65_movement(void)
 {
     bool gather = true, gather_v = true, broadcast = true, exchange = true;
 
@@ -372,7 +372,7 @@ static void uneven_exchange(void)
     all_ok(holds, "all_to_all_v of uneven and empty blocks");
 }
 
-static void messages(void)
+static void r65_messages(void)
 {
     const int next = (rank + 1) % size, before = (rank + size - 1) % size;
     bool ring = true, pairs = true;
@@ -585,13 +585,13 @@ int main(int argc, char **argv)
     }
     all_ok(pf_comm_local_size(world) == size && pf_comm_local_rank(world) == rank,
            "all ranks are on this host");
-    reductions();
+    r65_reductions();
     bits_do_not_depend_on_chunks();
     nan_wins();
-    movement();
+    r65_movement();
     large_broadcast();
     uneven_exchange();
-    messages();
+    r65_messages();
     refusals();
     groups_keep_the_order_of_their_list();
     groups_of_some();

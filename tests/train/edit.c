@@ -192,7 +192,8 @@ static void another_list(struct pf_comm *world)
        after - between, between - before);
     float *const pa = parameters(&a, &na), *const pb = parameters(&b, &nb);
     ok(na == nb && memcmp(pa, pb, (size_t)na * sizeof *pa) == 0,
-       "r31: another schedule of the one stage gives the same %lld bits", (long long)na * 32);
+       "r31_another_schedule_same_bits: another schedule of the one stage gives the same %lld bits",
+       (long long)na * 32);
     pf_free(pa);
     pf_free(pb);
     finish(&a);
@@ -252,6 +253,24 @@ static void nothing_is_allocated(struct pf_comm *world)
        (long long)a.all, (long long)b.all);
 }
 
+/* The plan tells what each stage holds; with one stage, everything. */
+static void r31_segments_are_printed(struct pf_comm *world)
+{
+    struct run r;
+    char *text = NULL;
+    size_t n = 0;
+
+    begin(&r, world, "plan", "max_steps=1");
+    FILE *const to = open_memstream(&text, &n);
+    ok(pf_trainer_print_plan(r.trainer, false, to) == 0,
+       "r31_segments_are_printed: the plan prints");
+    fclose(to);
+    ok(strstr(text, "stage 0: embedding, layers 0 to 1, final norm, head") != NULL,
+       "r31_segments_are_printed: a stage and its layers");
+    free(text);
+    finish(&r);
+}
+
 int main(void)
 {
     struct pf_comm *world = NULL;
@@ -263,6 +282,7 @@ int main(void)
     one_more_row(world);
     another_list(world);
     a_list_that_cannot_run(world);
+    r31_segments_are_printed(world);
     ok(pf_rmtree(scratch) == 0, "the scratch directory is removed");
     pf_comm_finalize(world);
     return done();

@@ -50,11 +50,11 @@ train 1 one
 train 4 four
 d=$(compare one two loss 1)
 within "$d" 5e-6
-ok $? "r47: one rank and two see the same data: losses within $d"
+ok $? "r47_one_order_on_any_ranks: one rank and two see the same data: losses within $d"
 d=$(compare one four loss 1)
 within "$d" 5e-6
-ok $? "r47: one rank and four see the same data: losses within $d"
-is "$(compare one four tokens 1)" same "r47: the same targets at every step"
+ok $? "r47_one_order_on_any_ranks: one rank and four see the same data: losses within $d"
+is "$(compare one four tokens 1)" same "r47_one_order_on_any_ranks: the same targets at every step"
 
 # Resume the checkpoint of step 10 on another number of ranks: the next ten losses.
 for to in 1 4; do
@@ -64,22 +64,22 @@ for to in 1 4; do
     train $to "moved$to"
     d=$(compare two "moved$to" loss 11)
     within "$d" 5e-6
-    ok $? "r15: two ranks' checkpoint on $to: the next ten losses within $d"
+    ok $? "r15_other_number_of_ranks: two ranks' checkpoint on $to: the next ten losses within $d"
 done
 
 # A ragged step (row 40): three sequences dealt to two ranks of two, the fourth is empty.
 "$PF_ROOT/scripts/mpirun-here" -n 2 "$PF_BIN/pf-train" config.json output_dir=r2 max_steps=-1 \
     num_train_epochs=1 global_train_batch_size=4 per_device_train_batch_size=2 save_steps=-1 \
     "input_dir=synthetic:markov?vocab=64&order=1&seed=2&tokens=112" >r2.log 2>&1 </dev/null
-ok $? "r40: an epoch of seven sequences in steps of four" "$(tail -n 3 r2.log)"
+ok $? "r40_ragged_step: an epoch of seven sequences in steps of four" "$(tail -n 3 r2.log)"
 "$PF_BIN/pf-train" config.json output_dir=r1 max_steps=-1 num_train_epochs=1 \
     global_train_batch_size=4 per_device_train_batch_size=4 save_steps=-1 \
     "input_dir=synthetic:markov?vocab=64&order=1&seed=2&tokens=112" >r1.log 2>&1 </dev/null
-ok $? "r40: the same as one batch" "$(tail -n 3 r1.log)"
-is "$(compare r1 r2 tokens 1)" same "r40: the short step counts three sequences on either layout"
+ok $? "r40_ragged_step: the same as one batch" "$(tail -n 3 r1.log)"
+is "$(compare r1 r2 tokens 1)" same "r40_ragged_step: the short step counts three sequences on either layout"
 d=$(compare r1 r2 loss 1)
 within "$d" 5e-6
-ok $? "r40: and weighs every token the same: losses within $d"
+ok $? "r40_ragged_step: and weighs every token the same: losses within $d"
 
 # K micro-batches of B equal one batch of K*B (row 26), over three steps with one fused buffer.
 "$PF_BIN/pf-train" config.json output_dir=k1 per_device_train_batch_size=8 global_train_batch_size=8 \
@@ -89,7 +89,7 @@ ok $? "r40: and weighs every token the same: losses within $d"
 for key in loss grad_norm; do
     d=$(compare k1 k4 $key 1)
     within "$d" 5e-6
-    ok $? "r26: four micro-batches of two equal one batch of eight: $key within $d"
+    ok $? "r26_micro_batches_equal_one_batch: four micro-batches of two equal one batch of eight: $key within $d"
 done
 
 # Hugging Face in, two ranks, out again (row 14): a step at rate 0 changes nothing, bit for bit.
@@ -97,7 +97,7 @@ hf=$PF_ROOT/tests/fixtures/hf/qwen3
 "$PF_ROOT/scripts/mpirun-here" -n 2 "$PF_BIN/pf-train" config.json output_dir=rt max_steps=1 \
     model=null model_name_or_path="$hf" from_scratch=false learning_rate=0 weight_decay=0 \
     save_steps=-1 global_train_batch_size=2 >rt.log 2>&1 </dev/null
-ok $? "r14: a Hugging Face model through two ranks" "$(tail -n 3 rt.log)"
+ok $? "r14_through_two_ranks: a Hugging Face model through two ranks" "$(tail -n 3 rt.log)"
 "$PF_BIN/pf-inspect" diff "$hf/model.safetensors" rt/hf >rt.diff 2>&1
-ok $? "r14: comes out as it went in" "$(head -n 3 rt.diff)"
+ok $? "r14_through_two_ranks: comes out as it went in" "$(head -n 3 rt.diff)"
 done_testing

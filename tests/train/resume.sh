@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# r15: a run that is killed and resumed equals one that was not, bit for bit: every family, killed in a
+# r15_killed_and_resumed: a run that is killed and resumed equals one that was not, bit for bit: every family, killed in a
 # step, in the middle of a save, and between the rename of a checkpoint and the change of `latest`.
 # Compared are step, loss, grad_norm, learning_rate and tokens of every step, and the last checkpoint
 # by pf-inspect diff and by a reader in Python that was written from the format's description alone.
@@ -62,11 +62,11 @@ family() # NAME RANKS
         ok $? "$name: resumed after a kill $label" "$(tail -n 3 killed.log)"
         lines_of killed >killed.txt
         cmp -s whole.txt killed.txt
-        ok $? "r15: $name killed $label: every step's numbers are the same" "$(diff whole.txt killed.txt | head -n 4)"
+        ok $? "r15_killed_and_resumed: $name killed $label: every step's numbers are the same" "$(diff whole.txt killed.txt | head -n 4)"
         "$PF_BIN/pf-inspect" diff whole/checkpoint-000012 killed/checkpoint-000012 >diff.txt 2>&1
-        ok $? "r15: $name killed $label: pf-inspect diff finds nothing" "$(head -n 5 diff.txt)"
+        ok $? "r15_killed_and_resumed: $name killed $label: pf-inspect diff finds nothing" "$(head -n 5 diff.txt)"
         python3 "$reader" whole/checkpoint-000012 killed/checkpoint-000012 >reader.txt 2>&1
-        ok $? "r15: $name killed $label: the Python reader says identical" "$(tail -n 3 reader.txt)"
+        ok $? "r15_killed_and_resumed: $name killed $label: the Python reader says identical" "$(tail -n 3 reader.txt)"
         rm -rf killed
     done <<'EOF'
 write metrics.jsonl 8 in step 6
