@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pf/error.h>
 
+#include "base_internal.h"
+
 #include <pf/exit.h>
 
 #include <errno.h>
@@ -19,22 +21,6 @@ static _Thread_local struct {
 
 static void (*abort_hook)(int exit_status);
 
-/* One line for the terminal: control characters would let a file name rewrite the screen. */
-static void copy_printable(char *to, size_t to_bytes, const char *from)
-{
-    size_t n = 0;
-
-    for (; *from && n + 5 < to_bytes; from++) {
-        const unsigned char c = (unsigned char)*from;
-        if (c < 0x20 || c == 0x7f) {
-            n += (size_t)snprintf(to + n, to_bytes - n, "\\x%02x", c);
-        } else {
-            to[n++] = (char)c;
-        }
-    }
-    to[n] = '\0';
-}
-
 static void set_record(const char *file, int line, const char *cause, const char *format,
                        va_list args)
 {
@@ -44,7 +30,8 @@ static void set_record(const char *file, int line, const char *cause, const char
     if (cause && n >= 0 && (size_t)n < sizeof text) {
         snprintf(text + n, sizeof text - (size_t)n, ": %s", cause);
     }
-    copy_printable(record.message, sizeof record.message, text);
+    /* One line: control characters would let a file name rewrite the screen. */
+    pf_base_copy_printable(record.message, sizeof record.message, text);
     snprintf(record.place, sizeof record.place, "%s:%d", file, line);
 }
 
