@@ -278,7 +278,7 @@ static struct pf_data_options data_options(const struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
 
-    return (struct pf_data_options){.input = c->input_dir,
+    return (struct pf_data_options){.input = c->input_dir ? c->input_dir : c->eval_input_dir,
                                     .tokenizer = c->tokenizer,
                                     .seq = c->max_seq_length,
                                     .vocab_size = t->spec.vocab_size,
@@ -317,7 +317,9 @@ static int open_data(struct pf_trainer *t)
     struct pf_data_options options = data_options(t);
 
     PF_TRY(pf_data_open(&options, &t->data));
-    PF_TRY(check_fixed_batch(t));
+    if (!c->eval_only) {
+        PF_TRY(check_fixed_batch(t));
+    }
     t->total_steps = c->max_steps;
     if (c->max_steps <= 0) {
         t->total_steps = (int64_t)ceil(c->num_train_epochs * (double)pf_data_epoch_length(t->data) /
