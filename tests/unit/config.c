@@ -196,8 +196,8 @@ static void test_overrides(void)
         pf_config_release(&c);
     }
     fails("a wrong type there", LEAST "}", "max_steps=x", PF_EXIT_USAGE,
-          "'max_steps' must be an integer, not a string ('command line'");
-    fails("an unknown key there", LEAST "}", "max_step=3", PF_EXIT_USAGE, "'command line'");
+          "'max_steps' must be an integer, not a string (command line)");
+    fails("an unknown key there", LEAST "}", "max_step=3", PF_EXIT_USAGE, "(command line)");
     fails("no equals sign", LEAST "}", "max_steps", PF_EXIT_USAGE, "'max_steps' is not key=value");
     fails("no key", LEAST "}", "=3", PF_EXIT_USAGE, "is not key=value");
     fails("no model left", LEAST "}", "model_name_or_path=null", PF_EXIT_USAGE, "which model");
