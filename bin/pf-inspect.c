@@ -232,7 +232,7 @@ static struct pf_inspect_progress start_progress(struct pf_progress *p, const st
 struct model {
     struct pf_json *config; /* NULL: none */
     const char *architecture, *type;
-    bool understood;
+    bool understood, causal_lm; /* the class is the one whose tensors pf knows */
     struct pf_model_spec spec;
     char why_not[256];
 };
@@ -254,7 +254,9 @@ static int read_model(const struct pf_ckpt *ckpt, struct model *m)
     }
     m->understood = pf_family_read_config(m->config, &m->spec) == 0;
     if (m->understood) {
-        m->architecture = pf_family_architecture(m->spec.family);
+        const char *class = pf_family_architecture(m->spec.family);
+        m->architecture = m->architecture ? m->architecture : class;
+        m->causal_lm = strcmp(m->architecture, class) == 0;
     } else {
         snprintf(m->why_not, sizeof m->why_not, "%s", pf_error_message());
         pf_error_clear();
@@ -712,6 +714,22 @@ static int judge(const char *path, const struct pf_ckpt_fault *faults, int64_t n
                    n == 1 ? "fault" : "faults", path);
 }
 
+/* What can be said only of a checkpoint that is otherwise whole. */
+static int verify_model(const char *path, struct pf_ckpt_fault **faults, int64_t *n)
+{
+    struct pf_ckpt *ckpt;
+    struct model model;
+
+    PF_TRY(pf_ckpt_open(path, &ckpt));
+    int err = read_model(ckpt, &model);
+    if (!err && model.understood && model.causal_lm) {
+        err = pf_inspect_check_model(ckpt, &model.spec, faults, n);
+    }
+    pf_json_free(model.config);
+    pf_ckpt_free(ckpt);
+    return err;
+}
+
 static int verify(struct options *o, char **operands)
 {
     struct pf_ckpt_fault *faults = NULL;
@@ -721,6 +739,9 @@ static int verify(struct options *o, char **operands)
 
     int err = pf_inspect_verify(operands[0], &progress, &faults, &n);
     pf_progress_finish(&bar);
+    if (!err && n == 0) {
+        err = verify_model(operands[0], &faults, &n);
+    }
     PF_TRY(err);
     const int verdict = judge(operands[0], faults, n);
     err = o->shared.json ? verify_json(o, operands[0], faults, n, verdict)

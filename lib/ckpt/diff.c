@@ -22,14 +22,18 @@ const char *pf_inspect_kind_name(enum pf_inspect_kind kind)
 
 static int add_item(struct pf_inspect_diff *diff, const struct pf_inspect_item *item)
 {
-    struct pf_inspect_item *grown =
-        pf_realloc_array(diff->items, (size_t)diff->n_items + 1, sizeof *grown);
+    const size_t n = (size_t)diff->n_items;
 
-    if (!grown) {
-        return PF_ENOMEM;
+    /* Full where the count is a power of two: there may be as many as tensors. */
+    if ((n & (n - 1)) == 0) {
+        struct pf_inspect_item *grown =
+            pf_realloc_array(diff->items, n > 0 ? 2 * n : 1, sizeof *grown);
+        if (!grown) {
+            return PF_ENOMEM;
+        }
+        diff->items = grown;
     }
-    diff->items = grown;
-    grown[diff->n_items++] = *item;
+    diff->items[diff->n_items++] = *item;
     return 0;
 }
 

@@ -21,6 +21,7 @@
 
 #include <pf/ckpt.h>
 #include <pf/digest.h>
+#include <pf/spec.h>
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,6 +36,20 @@ struct pf_inspect_progress {
  * of a run's directory. */
 int pf_inspect_verify(const char *path, const struct pf_inspect_progress *progress,
                       struct pf_ckpt_fault **faults_out, int64_t *n_faults_out);
+
+/*
+ * Are the weights those of the model that the config describes? For a checkpoint in which verify
+ * found nothing; spec is what pf_family_read_config makes of its config_json. Kinds:
+ *
+ *   model-missing    the model has a tensor that is not there (of a tied pair one is enough)
+ *   model-extra      a weight that the model does not have
+ *   model-shape      a weight with another shape than the model's
+ *
+ * A family that this build does not train is not checked: no faults. *faults_out as of
+ * pf_ckpt_verify. Reads nothing.
+ */
+int pf_inspect_check_model(const struct pf_ckpt *ckpt, const struct pf_model_spec *spec,
+                           struct pf_ckpt_fault **faults_out, int64_t *n_faults_out);
 
 /* Bytes of a tensor's elements as they are stored, without headers. */
 uint64_t pf_inspect_tensor_bytes(const struct pf_ckpt_tensor *tensor);

@@ -138,6 +138,21 @@ PY
 done
 fresh && mv d/$two elsewhere && ln -s ../elsewhere d/$two
 clean d "a shard that is a link to a file, as in the hub's cache"
+# The weights against the model of the config, where all else is well.
+fresh && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 1/' d/config.json
+"$inspect" verify d >out 2>err
+is "$? $(cut -d' ' -f1 out | sort | uniq -c | xargs)" "3 11 model-extra" "a layer that the config lacks"
+fresh && sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 3/' d/config.json
+"$inspect" verify d >out 2>err
+is "$? $(cut -d' ' -f1 out | sort | uniq -c | xargs)" "3 11 model-missing" \
+    "a layer that the checkpoint lacks"
+fresh && sed -i 's/"vocab_size": 131/"vocab_size": 130/' d/config.json
+finds "model-shape model-shape" "a vocabulary of another size" d
+says "'lm_head.weight' is [131,48], the config says [130,48]"
+fresh && sed -i 's/Qwen3ForCausalLM/Qwen3ForSequenceClassification/; s/: 131/: 130/' d/config.json
+clean d "another class of model, whose tensors pf does not know,"
+fresh && sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' d/config.json
+clean d "a tied model that stores both"
 
 # All of it at once: nothing hides behind the first fault.
 fresh && rm d/$three && cp d/$one d/stale.safetensors &&
