@@ -6,9 +6,11 @@
 #include <pf/file.h>
 #include <pf/log.h>
 #include <pf/mem.h>
+#include <pf/ops.h>
 #include <pf/opts.h>
 #include <pf/tool.h>
 #include <pf/train.h>
+#include <pf/version.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -159,6 +161,8 @@ int main(int argc, char **argv)
     };
 
     pf_tool_start("pf-train");
+    pf_version_add_row("comm", pf_comm_version);
+    pf_version_add_row("kernels", pf_ops_version);
     int err = pf_tool_options(table, PF_OPTS_N(table), usage, &o.shared, &argc, argv, &done);
     if (!err && !done) {
         err = choose(&o, argc, argv);
