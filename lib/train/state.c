@@ -27,7 +27,6 @@ static bool narrow_dtype(const struct pf_trainer *t)
 
 int train_state_new(struct pf_trainer *t)
 {
-    PF_TRY(pf_dev_open(t->config->device, &t->dev));
     PF_TRY(allocate(t, t->layout->param_elements, &t->params));
     if (narrow_dtype(t)) {
         void *block;

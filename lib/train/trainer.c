@@ -177,6 +177,7 @@ static int make_groups(struct pf_trainer *t)
 /* Everything that a rank decides by itself, before ranks compare. */
 static int resolve_locally(struct pf_trainer *t)
 {
+    PF_TRY(pf_dev_open(t->config->device, &t->dev));
     PF_TRY(find_resume(t));
     PF_TRY(check_resume(t));
     PF_TRY(train_read_model(t));
