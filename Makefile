@@ -50,10 +50,12 @@ ISA_FLAGS_generic :=
 ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 BINS := $(patsubst bin/%.c,%,$(sort $(wildcard bin/pf-*.c)))
+# A large program keeps its parts in a folder: bin/pf-NAME.c and bin/NAME/*.c.
+parts_of = $(patsubst bin/%.c,$(B)/bin/%.o,$(sort $(wildcard bin/$(1:pf-%=%)/*.c)))
 
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o) $(REF_SRC:%.c=$(B)/%.o) \
            $(foreach i,$(ISAS),$(CPU_SRC:kernels/cpu/%.c=$(B)/kernels/cpu/$(i)/%.o))
-BIN_OBJ := $(BINS:%=$(B)/bin/%.o)
+BIN_OBJ := $(foreach b,$(BINS),$(B)/bin/$(b).o $(call parts_of,$(b)))
 LIBPF := $(B)/libpf.a
 
 include tests/tests.mk
@@ -94,9 +96,12 @@ $(LIBPF): $(LIB_OBJ)
 	$(if $(Q),@echo '  AR    $@')
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-$(B)/bin/%: $(B)/bin/%.o $(LIBPF)
-	$(if $(Q),@echo '  LD    $@')
-	$(Q)$(CC) $(PF_LDFLAGS) $(LDFLAGS) -o $@ $< $(LIBPF) $(FEATURE_LDLIBS) $(PF_LDLIBS)
+define bin_rule
+$(B)/bin/$(1): $(B)/bin/$(1).o $(call parts_of,$(1)) $(LIBPF)
+	$$(if $$(Q),@echo '  LD    $$@')
+	$$(Q)$$(CC) $$(PF_LDFLAGS) $$(LDFLAGS) -o $$@ $$^ $$(FEATURE_LDLIBS) $$(PF_LDLIBS)
+endef
+$(foreach b,$(BINS),$(eval $(call bin_rule,$(b))))
 bin/%: $(B)/bin/%
 	$(Q)cp -f $< $@.new && mv -f $@.new $@
 

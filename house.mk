@@ -35,7 +35,7 @@ demo: deps
 rows:
 	$(Q)scripts/rows
 
-C_FILES := $(sort $(wildcard bin/*.c lib/*/*.[ch] kernels/*/*.[ch] tests/*/*.[ch] tests/*.h))
+C_FILES := $(sort $(wildcard bin/*.c bin/*/*.[ch] lib/*/*.[ch] kernels/*/*.[ch] tests/*/*.[ch] tests/*.h))
 format:
 	$(Q)clang-format -i $(C_FILES)
 check-format:
