@@ -15,10 +15,12 @@ help:
 # make install              PREFIX=/usr/local DESTDIR=
 deps:
 	$(Q)scripts/install-deps
+# Without -j from the user, as many compilers as there are CPUs.
+PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 check: deps
-	$(Q)$(MAKE) --no-print-directory all tests
-	$(Q)$(MAKE) --no-print-directory SAN=address,undefined all tests
+	$(Q)$(MAKE) $(PARALLEL) --no-print-directory all tests
+	$(Q)$(MAKE) $(PARALLEL) --no-print-directory SAN=address,undefined all tests
 	$(Q)scripts/check-all $(B) build/san-address-undefined
 check-fast: all tests
 	$(Q)scripts/run-tests $(B)
@@ -30,7 +32,7 @@ check-long: all tests
 check-interop: all
 	$(Q)scripts/check-interop
 demo: deps
-	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) $(PARALLEL) --no-print-directory all
 	$(Q)scripts/demo
 rows:
 	$(Q)scripts/rows
@@ -53,21 +55,30 @@ check-cppcheck:
 	  --suppress=missingIncludeSystem -Ilib -I$(B)/include -DPF_ISA=generic lib kernels bin
 lint: check-format check-includes check-headers check-man check-cppcheck
 
+INSTALL_TO = $(DESTDIR)$(PREFIX)
+MAN_PAGES = $(sort $(wildcard man/*.[1-9]))
+DOCS = LICENSE README.md CHANGELOG.md
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/pf \
-	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 \
-	  $(DESTDIR)$(PREFIX)/share/pf/configs
-	install $(BINS:%=bin/%) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(LIBPF) $(DESTDIR)$(PREFIX)/lib
-	install -m 644 lib/pf/*.h $(DESTDIR)$(PREFIX)/include/pf
-	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
-	cp -R configs/. $(DESTDIR)$(PREFIX)/share/pf/configs
+	$(Q)$(MAKE) --no-print-directory install-only
+# What is built already, without a look at whether it is up to date.
+install-only:
+	install -d $(INSTALL_TO)/bin $(INSTALL_TO)/lib $(INSTALL_TO)/include/pf \
+	  $(INSTALL_TO)/share/pf/configs $(INSTALL_TO)/share/doc/pf \
+	  $(patsubst %,$(INSTALL_TO)/share/man/man%,1 5 7)
+	install $(BINS:%=bin/%) $(INSTALL_TO)/bin
+	install -m 644 $(LIBPF) $(INSTALL_TO)/lib
+	install -m 644 lib/pf/*.h $(INSTALL_TO)/include/pf
+	$(Q)for page in $(MAN_PAGES); do \
+	  install -m 644 $$page $(INSTALL_TO)/share/man/man$${page##*.} || exit 1; done
+	install -m 644 configs/* $(INSTALL_TO)/share/pf/configs
+	install -m 644 $(DOCS) $(INSTALL_TO)/share/doc/pf
 uninstall:
-	rm -f $(BINS:%=$(DESTDIR)$(PREFIX)/bin/%) $(DESTDIR)$(PREFIX)/lib/libpf.a
-	rm -rf $(DESTDIR)$(PREFIX)/include/pf $(DESTDIR)$(PREFIX)/share/pf
-	rm -f $(patsubst man/%,$(DESTDIR)$(PREFIX)/share/man/man1/%,$(wildcard man/*.1)) \
-	  $(patsubst man/%,$(DESTDIR)$(PREFIX)/share/man/man5/%,$(wildcard man/*.5))
+	rm -f $(BINS:%=$(INSTALL_TO)/bin/%) $(INSTALL_TO)/lib/libpf.a
+	rm -f $(foreach p,$(MAN_PAGES),$(INSTALL_TO)/share/man/man$(subst .,,$(suffix $(p)))/$(notdir $(p)))
+	rm -rf $(INSTALL_TO)/include/pf $(INSTALL_TO)/share/pf $(INSTALL_TO)/share/doc/pf
+# What a program that is linked with libpf.a needs besides.
+print-libraries:
+	@echo $(FEATURE_LDLIBS) $(PF_LDLIBS)
 
 tags:
 	ctags -R lib kernels bin tests
@@ -77,4 +88,5 @@ clean:
 	rm -rf build $(BINS:%=bin/%)
 
 .PHONY: help deps check check-fast check-san check-long check-interop demo rows format check-format \
-  check-includes check-headers check-man check-cppcheck lint install uninstall tags clean
+  check-includes check-headers check-man check-cppcheck lint install install-only \
+  uninstall print-libraries tags clean
