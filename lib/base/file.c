@@ -221,7 +221,7 @@ out:
     return err;
 }
 
-static int sync_fd(int fd, const char *path)
+int pf_fsync(int fd, const char *path)
 {
     int result;
 
@@ -240,7 +240,7 @@ int pf_fsync_path(const char *path)
     int fd;
 
     PF_TRY(pf_open(path, O_RDONLY, &fd));
-    const int err = sync_fd(fd, path);
+    const int err = pf_fsync(fd, path);
     (void)pf_close(fd, NULL);
     return err;
 }
@@ -287,7 +287,7 @@ static int fill_and_sync(int fd, const char *aside, const void *data, size_t len
     int err = pf_write_full(fd, data, len, aside);
 
     if (!err) {
-        err = sync_fd(fd, aside);
+        err = pf_fsync(fd, aside);
     }
     if (err) {
         (void)pf_close(fd, NULL);
@@ -316,12 +316,56 @@ out:
     return err;
 }
 
+static int remove_asides(const char *dir, const char *prefix)
+{
+    struct pf_str_list names = {0};
+    int err = 0;
+
+    PF_TRY(pf_dir_list(dir, &names));
+    for (size_t i = 0; !err && i < names.n; i++) {
+        if (strncmp(names.items[i], prefix, strlen(prefix)) != 0) {
+            continue;
+        }
+        char *const path = pf_path_join(dir, names.items[i]);
+        err = path ? 0 : PF_ENOMEM;
+        if (!err && unlink(path) != 0 && errno != ENOENT) {
+            err = pf_fail_errno(PF_EIO, "cannot remove '%s'", path);
+        }
+        pf_free(path);
+    }
+    pf_str_list_release(&names);
+    return err;
+}
+
+int pf_file_clean_aside(const char *path)
+{
+    char *const dir = pf_path_dir(path), *const prefix = pf_asprintf("%s.tmp.", pf_path_base(path));
+    const int err = dir && prefix ? remove_asides(dir, prefix) : PF_ENOMEM;
+
+    pf_free(dir);
+    pf_free(prefix);
+    return err;
+}
+
 int pf_rename_durable(const char *from, const char *to)
 {
     if (rename(from, to) != 0) {
         return pf_fail_errno(PF_EIO, "cannot rename '%s' to '%s'", from, to);
     }
     return fsync_parent(to);
+}
+
+int pf_rename_exchange(const char *a, const char *b)
+{
+    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) != 0) {
+        return errno == EINVAL || errno == ENOSYS
+                   ? pf_fail(PF_EIO,
+                             "cannot replace '%s': its file system cannot exchange two directories "
+                             "in one step; move it away first",
+                             b)
+                   : pf_fail_errno(PF_EIO, "cannot exchange '%s' and '%s'", a, b);
+    }
+    return 0;
 }
 
 #define COPY_BYTES ((size_t)1 << 20)
@@ -351,7 +395,9 @@ int pf_file_copy(const char *from, const char *to)
 
     PF_TRY(pf_file_size(from, &bytes)); /* refuses what is not a regular file */
     PF_TRY(pf_open(from, O_RDONLY, &in));
-    out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    do {
+        out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (out < 0 && errno == EINTR);
     if (out < 0) {
         err = errno == EEXIST ? pf_fail(PF_EREFUSED, "'%s' exists already", to)
                               : pf_fail_errno(PF_EIO, "cannot create '%s'", to);
@@ -630,7 +676,7 @@ int pf_line_file_add(struct pf_line_file *file, const char *text)
 
 int pf_line_file_sync(struct pf_line_file *file)
 {
-    return sync_fd(file->fd, file->path);
+    return pf_fsync(file->fd, file->path);
 }
 
 int pf_line_file_close(struct pf_line_file *file)

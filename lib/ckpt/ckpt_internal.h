@@ -165,6 +165,9 @@ int ckpt_each_slice(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *ten
 /* Files -------------------------------------------------------------------------------------------
  */
 
+/* Remove a directory with all in it, or a link to one and nothing behind it; a missing one is fine. */
+int ckpt_remove(const char *path);
+
 /* Make an empty directory for staging beside the final place, removing an old one of that name. */
 int ckpt_make_staging(const char *path);
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define MAX_STEP_DIGITS 18
 
@@ -125,17 +127,14 @@ int ckpt_open_named(const char *output_dir, const char *name, struct pf_ckpt **c
 }
 
 /* The highest step that is complete and, if after is not NULL, was saved when `latest` named the
- * checkpoint of that digest. */
+ * checkpoint of that digest. A run that went back saves lower steps than the one that `latest` names,
+ * so all are looked at. */
 static int find_highest(const char *output_dir, const struct pf_str_list *names, const char *after,
-                        int64_t above, const char **name_out)
+                        const char **name_out)
 {
     *name_out = NULL;
     for (size_t i = names->n; i-- > 0 && !*name_out;) {
         struct pf_ckpt *ckpt;
-        int64_t step;
-        if (!ckpt_parse_step_name(names->items[i], &step) || step <= above) {
-            break;
-        }
         PF_TRY(ckpt_open_named(output_dir, names->items[i], &ckpt));
         if (ckpt && (!after || strcmp(ckpt->previous, after) == 0)) {
             *name_out = names->items[i];
@@ -155,9 +154,9 @@ static int find_newest(const char *output_dir, const struct pf_str_list *names, 
         PF_TRY(ckpt_open_named(output_dir, latest, &ckpt));
     }
     if (!ckpt) {
-        return find_highest(output_dir, names, NULL, -1, name_out);
+        return find_highest(output_dir, names, NULL, name_out);
     }
-    const int err = find_highest(output_dir, names, ckpt->digest, step, name_out);
+    const int err = find_highest(output_dir, names, ckpt->digest, name_out);
     pf_ckpt_free(ckpt);
     *name_out = *name_out ? *name_out : latest;
     return err;
@@ -190,6 +189,25 @@ out:
     return err;
 }
 
+int ckpt_remove(const char *path)
+{
+    struct stat st;
+
+    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) {
+        return unlink(path) == 0 ? 0 : pf_fail_errno(PF_EIO, "cannot remove '%s'", path);
+    }
+    return pf_rmtree(path);
+}
+
+static int clean_latest(const char *output_dir)
+{
+    char *path = pf_path_join(output_dir, CKPT_LATEST);
+    const int err = path ? pf_file_clean_aside(path) : PF_ENOMEM;
+
+    pf_free(path);
+    return err;
+}
+
 int pf_ckpt_clean_staging(const char *output_dir)
 {
     struct pf_str_list names = {0};
@@ -206,9 +224,9 @@ int pf_ckpt_clean_staging(const char *output_dir)
             continue;
         }
         char *path = pf_path_join(output_dir, name);
-        err = path ? pf_rmtree(path) : PF_ENOMEM;
+        err = path ? ckpt_remove(path) : PF_ENOMEM;
         pf_free(path);
     }
     pf_str_list_release(&names);
-    return err;
+    return err ? err : clean_latest(output_dir);
 }

@@ -374,6 +374,7 @@ struct saver {
     char *old_latest;  /* what `latest` says before */
     char previous[33]; /* digest of the checkpoint that it names */
     bool staged, renamed;
+    bool replaces; /* a whole checkpoint of this step is there: exchange the two */
 };
 
 static char *hidden(const char *dir, const char *prefix, const char *name)
@@ -395,7 +396,7 @@ static int name_paths(struct saver *s)
 
 int ckpt_make_staging(const char *path)
 {
-    PF_TRY(pf_rmtree(path));
+    PF_TRY(ckpt_remove(path));
     if (mkdir(path, 0777) != 0) {
         return pf_fail_errno(PF_EIO, "cannot make the directory '%s'", path);
     }
@@ -420,6 +421,21 @@ static int read_previous(struct saver *s)
     return 0;
 }
 
+/* May the final name be taken? A link is as much in the way as a file. */
+static int look_at_final(struct saver *s)
+{
+    struct stat st;
+
+    if (lstat(s->final, &st) != 0) {
+        return 0; /* if it is more than absent, the rename will tell */
+    }
+    s->replaces = S_ISDIR(st.st_mode) && ckpt_is_complete(s->final);
+    if (!S_ISDIR(st.st_mode) || (s->replaces && !s->save->replace)) {
+        return pf_fail(PF_EREFUSED, "'%s' exists already", s->final);
+    }
+    return 0;
+}
+
 /* Rank 0, before anybody writes: everything that can be refused is refused here. */
 static int prepare(struct saver *s)
 {
@@ -427,9 +443,7 @@ static int prepare(struct saver *s)
         return pf_fail(PF_EINVAL, "cannot save the negative step %lld", (long long)s->save->step);
     }
     PF_TRY(pf_mkdirs(s->save->output_dir));
-    if (pf_path_exists(s->final) && (!pf_path_is_dir(s->final) || ckpt_is_complete(s->final))) {
-        return pf_fail(PF_EREFUSED, "'%s' exists already", s->final);
-    }
+    PF_TRY(look_at_final(s));
     PF_TRY(read_previous(s));
     PF_TRY(print_head(&s->manifest, s->save, s->previous));
     PF_TRY(ckpt_make_staging(s->staging));
@@ -506,18 +520,31 @@ static int replace_latest(const struct saver *s)
     return pf_file_write_atomic(s->latest, line, (size_t)n);
 }
 
-/* Rank 0, when every file is on disk. */
-static int commit(struct saver *s)
+/* To its final name. What is whole there trades places with the new one, so that at no instant the
+ * name has neither; what is not whole has nothing to lose. */
+static int put_in_place(struct saver *s)
 {
-    PF_TRY(write_manifest(s));
-    if (pf_path_exists(s->final)) { /* not whole, or prepare would have refused */
-        PF_TRY(pf_rmtree(s->removing));
+    if (s->replaces) {
+        PF_TRY(pf_rename_exchange(s->staging, s->final));
+        s->renamed = true;
+        return 0;
+    }
+    if (pf_path_exists(s->final)) {
+        PF_TRY(ckpt_remove(s->removing));
         PF_TRY(pf_rename_durable(s->final, s->removing));
     }
     if (rename(s->staging, s->final) != 0) {
         return pf_fail_errno(PF_EIO, "cannot rename '%s' to '%s'", s->staging, s->final);
     }
     s->renamed = true;
+    return 0;
+}
+
+/* Rank 0, when every file is on disk. */
+static int commit(struct saver *s)
+{
+    PF_TRY(write_manifest(s));
+    PF_TRY(put_in_place(s));
     PF_TRY(pf_fsync_path(s->save->output_dir));
     return replace_latest(s);
 }
@@ -544,16 +571,27 @@ static void restore_latest(const struct saver *s)
     pf_free(line);
 }
 
+/* From the final name back to staging. */
+static bool take_back(const struct saver *s)
+{
+    return s->replaces ? pf_rename_exchange(s->final, s->staging) == 0
+                       : rename(s->final, s->staging) == 0;
+}
+
 /* Rank 0, after a failure: put back what was, as far as the system lets us; keep the record. */
 static void undo(struct saver *s, int err)
 {
     char *message = pf_strdup(pf_error_message());
+    bool is_new_in_staging = s->staged;
 
-    if (s->renamed && rename(s->final, s->staging) == 0) {
+    if (s->renamed) {
+        is_new_in_staging = take_back(s);
+    }
+    if (s->renamed && is_new_in_staging) {
         restore_latest(s);
         (void)pf_fsync_path(s->save->output_dir);
     }
-    if (s->staged && pf_rmtree(s->staging) != 0) {
+    if (is_new_in_staging && pf_rmtree(s->staging) != 0) {
         pf_log_debug("ckpt", "cannot remove '%s': %s", s->staging, pf_error_message());
     }
     if (message && strcmp(message, pf_error_message()) != 0) {
@@ -570,31 +608,46 @@ static int remove_checkpoint(const char *output_dir, const char *name)
 {
     char *path = pf_path_join(output_dir, name);
     char *removing = hidden(output_dir, CKPT_REMOVING_PREFIX, name);
-    int err = path && removing ? pf_rmtree(removing) : PF_ENOMEM;
+    int err = path && removing ? ckpt_remove(removing) : PF_ENOMEM;
 
     err = err ? err : pf_rename_durable(path, removing);
-    err = err ? err : pf_rmtree(removing);
+    err = err ? err : ckpt_remove(removing);
     pf_free(path);
     pf_free(removing);
     return err;
 }
 
-/* The complete checkpoints but the one just written, oldest first. */
+/* Append the complete checkpoints of a later (or earlier) step than the one just written. */
+static int append_others(const struct saver *s, const struct pf_str_list *names, bool later,
+                         struct pf_str_list *others)
+{
+    int64_t step;
+
+    for (size_t i = 0; i < names->n; i++) {
+        if (!ckpt_parse_step_name(names->items[i], &step) || (step > s->save->step) != later ||
+            strcmp(names->items[i], s->name) == 0) {
+            continue;
+        }
+        char *path = pf_path_join(s->save->output_dir, names->items[i]);
+        const bool whole = path && ckpt_is_complete(path);
+        pf_free(path);
+        if (whole) {
+            PF_TRY(pf_str_list_append(others, names->items[i]));
+        }
+    }
+    return 0;
+}
+
+/* The complete checkpoints but the one just written, oldest first. Those of later steps are of a past
+ * that the run has left by going back: they were written before the earlier ones that follow. */
 static int list_others(const struct saver *s, struct pf_str_list *others)
 {
     struct pf_str_list names = {0};
     int err;
 
     PF_TRY(ckpt_list_steps(s->save->output_dir, &names));
-    err = 0;
-    for (size_t i = 0; !err && i < names.n; i++) {
-        char *path = pf_path_join(s->save->output_dir, names.items[i]);
-        err = path ? 0 : PF_ENOMEM;
-        if (!err && strcmp(names.items[i], s->name) != 0 && ckpt_is_complete(path)) {
-            err = pf_str_list_append(others, names.items[i]);
-        }
-        pf_free(path);
-    }
+    err = append_others(s, &names, true, others);
+    err = err ? err : append_others(s, &names, false, others);
     pf_str_list_release(&names);
     return err;
 }
@@ -604,9 +657,8 @@ static int prune(const struct saver *s)
     struct pf_str_list others = {0};
     int err = 0;
 
-    if (pf_path_exists(s->removing)) {
-        PF_TRY(pf_rmtree(s->removing));
-    }
+    PF_TRY(ckpt_remove(s->removing));
+    PF_TRY(ckpt_remove(s->staging)); /* what was replaced */
     if (s->save->total_limit <= 0) {
         return 0;
     }

@@ -349,12 +349,16 @@ int pf_st_writer_file_bytes(struct pf_st_writer *w, uint64_t *file_bytes_out)
 int pf_st_writer_begin_fd(struct pf_st_writer *w, int fd, const char *path)
 {
     uint64_t file_bytes;
+    int result;
 
     if (w->fd >= 0) {
         return pf_fail(PF_EINVAL, "'%s': this writer has begun '%s' already", path, w->path);
     }
     PF_TRY(pf_st_writer_file_bytes(w, &file_bytes));
-    if (ftruncate(fd, (off_t)file_bytes) != 0) {
+    do {
+        result = ftruncate(fd, (off_t)file_bytes);
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
         return pf_fail_errno(PF_EIO, "cannot make '%s' %llu bytes long", path,
                              (unsigned long long)file_bytes);
     }
@@ -373,7 +377,9 @@ int pf_st_writer_begin(struct pf_st_writer *w, const char *path)
     int fd, err;
 
     PF_TRY(lay_out(w));
-    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    do {
+        fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EINTR);
     if (fd < 0) {
         return pf_fail_errno(errno == EEXIST ? PF_EREFUSED : PF_EIO, "cannot create '%s'", path);
     }
@@ -447,8 +453,8 @@ int pf_st_writer_finish(struct pf_st_writer *w, bool sync)
         length[i] = (unsigned char)((uint64_t)w->header_bytes >> 8 * i);
     }
     PF_TRY(pf_pwrite_full(fd, length, sizeof length, 0, w->path));
-    if (sync && fsync(fd) != 0) {
-        return pf_fail_errno(PF_EIO, "cannot sync '%s'", w->path);
+    if (sync) {
+        PF_TRY(pf_fsync(fd, w->path));
     }
     w->fd = -1;
     return w->owns_fd ? pf_close(fd, w->path) : 0;

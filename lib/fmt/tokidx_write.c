@@ -178,9 +178,7 @@ int pf_tokidx_writer_finish(struct pf_tokidx_writer *w)
         return pf_fail(PF_EINVAL, "'%s': finished twice, or with sequences after the last document",
                        w->bin_path);
     }
-    if (fsync(w->fd) != 0) {
-        return pf_fail_errno(PF_EIO, "cannot sync '%s'", w->bin_path);
-    }
+    PF_TRY(pf_fsync(w->fd, w->bin_path));
     pf_str_init(&s);
     PF_TRY_GOTO(render_index(w, &s), out);
     PF_TRY_GOTO(pf_file_write_atomic(w->idx_path, s.text, s.len), out);

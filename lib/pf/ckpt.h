@@ -201,6 +201,7 @@ struct pf_ckpt_save {
     const char *run_json;    /* resolved options, one JSON object */
     const char *state_json;  /* trainer state, one JSON object */
     const char *mesh_json;   /* {"dp":2,...}; any of the four may be NULL, which is written as {} */
+    bool replace;    /* a complete checkpoint of this step is replaced: for a run that went back */
     int total_limit; /* keep at most so many checkpoints; <= 0: all. The one just written and
                         the newest whole one before a failure are never removed */
 };
@@ -220,9 +221,15 @@ struct pf_ckpt_saved {
  * same code, and after a failure neither the new name nor `latest` has changed and the staging
  * directory is gone where it could be removed. When it returns 0 the checkpoint survives a loss of
  * power (files and directories are synced). Older checkpoints beyond total_limit are removed after
- * that; where one cannot be removed the save is good all the same and a warning is logged.
+ * that (those of later steps first: they are of a past that the run has left); where one cannot be
+ * removed the save is good all the same and a warning is logged.
  *
- * Errors: PF_EREFUSED (a complete checkpoint of this step is there; an incomplete one is replaced),
+ * An incomplete checkpoint of this step is replaced; with replace a complete one too: the two
+ * exchange their names in one step, so that a kill at any instant leaves the old or the new one whole
+ * under the final name.
+ *
+ * Errors: PF_EREFUSED (without replace a complete checkpoint of this step is there; a file or link
+ * has its name), PF_EIO also where the filesystem cannot exchange two directories (renameat2),
  * PF_EINVAL (pieces leave a hole, overlap, or lie outside; JSON that is no object), PF_EDISAGREE
  * (ranks give one tensor different shapes or dtypes), PF_EIO, PF_ENOMEM.
  */
@@ -242,15 +249,17 @@ int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckp
 
 /*
  * The newest complete checkpoint under output_dir: the one that `latest` names, if its manifest is
- * whole and every file is there with its size; or the whole one of a higher step that a save had
- * already renamed when it was killed before it could replace `latest` (its `previous` tells). Where
+ * whole and every file is there with its size; or the whole one that a save had already renamed when
+ * it was killed before it could replace `latest` (its `previous` tells; of several, the highest
+ * step). Where
  * `latest` is missing or names nothing whole: the highest step that is. NULL in *path_out (and 0)
  * when there is none. Caller frees with pf_free. Local.
  */
 int pf_ckpt_latest(const char *output_dir, char **path_out);
 
-/* Remove what an earlier, killed run left: staging directories and checkpoints half removed. Call
- * it on rank 0 alone, while nothing saves. A directory that does not exist is fine. */
+/* Remove what an earlier, killed run left: staging directories, checkpoints half removed, a `latest`
+ * half written. Call it on rank 0 alone, while nothing saves. A directory that does not exist is
+ * fine. */
 int pf_ckpt_clean_staging(const char *output_dir);
 
 /*

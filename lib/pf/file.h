@@ -52,15 +52,27 @@ bool pf_path_is_file(const char *path); /* a regular file, perhaps through a lin
 /* Make a directory and its missing parents; one that is there already is fine. */
 int pf_mkdirs(const char *path);
 
-/* fsync a file or directory. */
+/* fsync an open file or directory; a filesystem that has nothing to sync is fine. */
+int pf_fsync(int fd, const char *path);
+
+/* The same of a path. */
 int pf_fsync_path(const char *path);
 
 /* Replace (or make) a file so that at any instant its name leads to the old content or the new. On
  * an error the old content is untouched and nothing is left aside. */
 int pf_file_write_atomic(const char *path, const void *data, size_t len);
 
+/* Remove what processes that were killed in pf_file_write_atomic(path) left beside it. Call it while
+ * nobody writes path. */
+int pf_file_clean_aside(const char *path);
+
 /* Rename within one filesystem and fsync the directory of `to`. */
 int pf_rename_durable(const char *from, const char *to);
+
+/* Exchange two paths of one filesystem in one step, so that no instant is without either; not synced.
+ * PF_EIO also where the filesystem or the system cannot, errno then EINVAL or ENOSYS. Source:
+ * renameat2(2), RENAME_EXCHANGE. */
+int pf_rename_exchange(const char *a, const char *b);
 
 /* Copy a regular file's content to a new file (PF_EREFUSED if `to` exists), not fsynced. */
 int pf_file_copy(const char *from, const char *to);

@@ -314,6 +314,7 @@ int train_save(struct pf_trainer *t)
                                       .run_json = t->run_json,
                                       .state_json = state.text,
                                       .mesh_json = mesh.text,
+                                      .replace = t->resume != NULL,
                                       .total_limit = (int)t->config->save_total_limit};
     PF_TRY_GOTO(pf_ckpt_save(t->world, &save, live, live_state(t, live), &saved), out);
     t->saved_step = t->step;

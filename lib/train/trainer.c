@@ -12,33 +12,63 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
+
+static int refuse_used(const struct pf_trainer *t, const char *what_to_do)
+{
+    return pf_fail(PF_EREFUSED, "'%s' already holds checkpoints: %s, or choose another output_dir",
+                   t->config->output_dir, what_to_do);
+}
+
+/* Is the checkpoint that is resumed one of output_dir's own? Links on the way do not matter. */
+static int is_own(const struct pf_trainer *t, bool *own_out)
+{
+    char *const parent = pf_path_join(t->resume->dir, "..");
+    struct stat a, b;
+
+    if (!parent) {
+        return PF_ENOMEM;
+    }
+    *own_out = stat(parent, &a) == 0 && stat(t->config->output_dir, &b) == 0 &&
+               a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    pf_free(parent);
+    return 0;
+}
+
+/* Resume what the key names. A run may go back to an earlier checkpoint of its own; one that begins
+ * from another directory's must not write between the checkpoints of a third. */
+static int resume_named(struct pf_trainer *t, bool output_is_used)
+{
+    bool own = false;
+
+    t->resume_path = pf_strdup(t->config->resume_from_checkpoint);
+    PF_TRY(t->resume_path ? pf_ckpt_open(t->resume_path, &t->resume) : PF_ENOMEM);
+    PF_TRY(is_own(t, &own));
+    return own || !output_is_used
+               ? 0
+               : refuse_used(t, "set resume_from_checkpoint to one of them or to auto");
+}
 
 /* Find what is to be resumed: nothing, a path, or the newest whole checkpoint of output_dir. Without
  * the key an output_dir that already holds checkpoints is refused. */
 static int find_resume(struct pf_trainer *t)
 {
-    const struct pf_config *const c = t->config;
-    const char *const wanted = c->resume_from_checkpoint;
+    const char *const wanted = t->config->resume_from_checkpoint;
     char *newest = NULL;
+    int err;
 
-    if (wanted && strcmp(wanted, "auto") != 0) {
-        t->resume_path = pf_strdup(wanted);
-        return t->resume_path ? pf_ckpt_open(wanted, &t->resume) : PF_ENOMEM;
-    }
-    PF_TRY(pf_ckpt_latest(c->output_dir, &newest));
-    if (wanted) {
+    PF_TRY(pf_ckpt_latest(t->config->output_dir, &newest));
+    if (wanted && strcmp(wanted, "auto") == 0) {
         t->resume_path = newest;
         return newest ? pf_ckpt_open(newest, &t->resume) : 0;
     }
-    if (newest) {
-        const int err = pf_fail(PF_EREFUSED,
-                                "'%s' already holds checkpoints: set resume_from_checkpoint, or "
-                                "choose another output_dir",
-                                c->output_dir);
-        pf_free(newest);
-        return err;
+    if (wanted) {
+        err = resume_named(t, newest != NULL);
+    } else {
+        err = newest ? refuse_used(t, "set resume_from_checkpoint") : 0;
     }
-    return 0;
+    pf_free(newest);
+    return err;
 }
 
 /* Only what this build writes can be resumed: state, options and model in one. */
@@ -141,6 +171,7 @@ static int check_ranks_agree(struct pf_trainer *t)
 {
     const char *const build = pf_version_build();
     const uint64_t choices = pf_ops_choices_digest(t->ops);
+    const char *const resumed = t->resume ? t->resume->digest : "";
     struct pf_str options;
     int err;
 
@@ -153,6 +184,8 @@ static int check_ranks_agree(struct pf_trainer *t)
     pf_str_release(&options);
     PF_TRY(err);
     PF_TRY(pf_comm_same(t->world, t->config_json, strlen(t->config_json), "the model's config"));
+    /* A rank whose view of a shared directory is old would go on from another step. */
+    PF_TRY(pf_comm_same(t->world, resumed, strlen(resumed), "the checkpoint that is resumed"));
     return pf_comm_same(t->world, &choices, sizeof choices, "the kernels chosen");
 }
 
@@ -434,7 +467,8 @@ static int write_run_files(struct pf_trainer *t)
         if (!path) {
             return PF_ENOMEM;
         }
-        const int err = pf_file_write_atomic(path, files[i].text, strlen(files[i].text));
+        int err = pf_file_clean_aside(path);
+        err = err ? err : pf_file_write_atomic(path, files[i].text, strlen(files[i].text));
         pf_free(path);
         PF_TRY(err);
     }

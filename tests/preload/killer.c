@@ -2,9 +2,11 @@
 /*
  * killer.so - a library for LD_PRELOAD that ends a process with SIGKILL at a chosen system call.
  *
- *   KILL_PATH=TEXT    count calls on paths that contain TEXT (of rename: the old name)
+ *   KILL_PATH=TEXT    count calls on paths that contain TEXT (of rename: the old name; an exchange of
+ *                     two names counts as a rename)
  *   KILL_AT=N         die just before the N-th counted call (from 1)
- *   KILL_CALLS=LIST   which calls count: words of write pwrite fsync rename (default: all four)
+ *   KILL_CALLS=LIST   which calls count: words of write pwrite fsync rename (default: all four), and
+ *                     unlink: the removal of a file or directory in a directory on such a path
  *   KILL_LOG=FILE     append "CALL PATH" of the call that was not made
  *   KILL_COUNT=FILE   instead of dying: at exit write how many calls were counted
  */
@@ -97,4 +99,18 @@ int rename(const char *from, const char *to)
 {
     counted("rename", from);
     return REAL(rename)(from, to);
+}
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    counted("rename", from);
+    return REAL(renameat2)(from_dir, from, to_dir, to, flags);
+}
+int unlinkat(int dir, const char *name, int flags)
+{
+    const char *const calls = getenv("KILL_CALLS");
+
+    if (calls && strstr(calls, "unlink")) {
+        counted_fd("unlink", dir);
+    }
+    return REAL(unlinkat)(dir, name, flags);
 }

@@ -642,6 +642,57 @@ static void a_step_is_saved_once(void)
     ok(newest_is(at("once"), "checkpoint-000001"), "and nothing has changed");
 }
 
+static int replace_step(const char *dir, int64_t step, int seed, int limit)
+{
+    struct state s;
+    const struct pf_ckpt_save save = {
+        .output_dir = dir, .step = step, .replace = true, .total_limit = limit};
+
+    make_state(&s, seed);
+    return pf_ckpt_save(NULL, &save, s.live, N_LIVE, NULL);
+}
+
+/* Does a checkpoint hold the state of this seed? */
+static bool holds_state(const char *path, int seed)
+{
+    struct state want, got;
+    struct pf_ckpt *ckpt = NULL;
+
+    make_state(&want, seed);
+    make_state(&got, 0);
+    const bool same = pf_ckpt_open(path, &ckpt) == 0 &&
+                      pf_ckpt_load(NULL, ckpt, got.live, N_LIVE, true) == 0 &&
+                      state_equal(&want, &got);
+    pf_ckpt_free(ckpt);
+    return same;
+}
+
+static void a_run_that_went_back_replaces(void)
+{
+    for (int step = 1; step <= 3; step++) {
+        (void)save_step(at("back"), step, 0);
+    }
+    ok(replace_step(at("back"), 2, 72, 0) == 0 && holds_state(at("back/checkpoint-000002"), 72),
+       "a whole checkpoint is replaced where that is asked");
+    ok(newest_is(at("back"), "checkpoint-000002"), "and is the newest, before a later one");
+    ok(count_faults(at("back")) == 0 && !pf_path_exists(at("back/.staging-checkpoint-000002")),
+       "nothing of the old one is left");
+    put_text(at("back/latest"), "checkpoint-000003\n");
+    ok(newest_is(at("back"), "checkpoint-000002"),
+       "a save of an earlier step killed before latest is found too");
+    (void)save_step(at("back"), 4, 0);
+    ok(replace_step(at("back"), 3, 73, 2) == 0 && pf_path_exists(at("back/checkpoint-000002")) &&
+           !pf_path_exists(at("back/checkpoint-000004")),
+       "of two to be kept, the one that the run left goes before the one it comes from");
+    ok(rename(at("back/checkpoint-000002"), at("back/elsewhere")) == 0 &&
+           symlink("elsewhere", at("back/checkpoint-000002")) == 0 &&
+           replace_step(at("back"), 2, 1, 0) == PF_EREFUSED,
+       "a link to a checkpoint is not replaced: %s", pf_error_message());
+    ok(save_step(at("back"), 5, 1) == 0 && !pf_path_exists(at("back/checkpoint-000002")) &&
+           holds_state(at("back/elsewhere"), 72),
+       "where it is too many, the link goes and what it leads to stays");
+}
+
 static void a_full_disk_leaves_the_old_state(void)
 {
     struct rlimit old, small;
@@ -763,6 +814,7 @@ int main(void)
     the_newest_whole_one_is_found();
     leftovers_do_no_harm();
     a_step_is_saved_once();
+    a_run_that_went_back_replaces();
     a_full_disk_leaves_the_old_state();
     bad_states_are_refused();
     what_is_no_checkpoint_is_named();

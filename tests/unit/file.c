@@ -56,6 +56,12 @@ static void replacing(void)
     ok(pf_file_write_atomic(in_root("a"), "one", 3) == 0 && holds(in_root("a"), "one"), "made");
     ok(pf_file_write_atomic(in_root("a"), "", 0) == 0 && holds(in_root("a"), ""), "replaced");
     ok(n_in_root() == before + 1, "nothing is left aside");
+    pf_file_write_atomic(in_root("a.tmp.17.0"), "half", 4);
+    pf_file_write_atomic(in_root("ab.tmp.17.0"), "other", 5);
+    ok(pf_file_clean_aside(in_root("a")) == 0 && !pf_path_exists(in_root("a.tmp.17.0")) &&
+           pf_path_exists(in_root("ab.tmp.17.0")) && holds(in_root("a"), ""),
+       "what a killed process left aside is removed, and nothing else");
+    (void)unlink(in_root("ab.tmp.17.0"));
     const mode_t mask = umask(027);
     pf_file_write_atomic(in_root("b"), "x", 1);
     umask(mask);
@@ -100,6 +106,27 @@ static void ranges(void)
     ok(pf_pread_full(fd, buf, 3, 3, "r") == PF_EFORMAT, "a short file: %s", pf_error_message());
     ok(pf_close(fd, "r") == 0 && pf_close(-1, "r") == 0 && pf_close(fd, "r") == PF_EIO,
        "closing twice is told: %s", pf_error_message());
+}
+
+static void exchanging(void)
+{
+    pf_mkdirs(in_root("left"));
+    pf_mkdirs(in_root("right"));
+    pf_file_write_atomic(in_root("left/one"), "1", 1);
+    pf_file_write_atomic(in_root("right/two"), "2", 1);
+    errno = 0;
+    const int err = pf_rename_exchange(in_root("left"), in_root("right"));
+    if (err && (errno == EINVAL || errno == ENOSYS)) {
+        skip("two directories trade places", "this file system cannot exchange names");
+    } else {
+        ok(err == 0 && holds(in_root("left/two"), "2") && holds(in_root("right/one"), "1"),
+           "two directories trade places");
+    }
+    ok(pf_rename_exchange(in_root("left"), in_root("none")) == PF_EIO &&
+           pf_path_is_dir(in_root("left")),
+       "with nothing there is no trade: %s", pf_error_message());
+    pf_rmtree(in_root("left"));
+    pf_rmtree(in_root("right"));
 }
 
 static void copying(void)
@@ -254,6 +281,7 @@ int main(void)
     replacing();
     reading();
     ranges();
+    exchanging();
     copying();
     digests();
     removing();
