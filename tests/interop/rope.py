@@ -118,6 +118,17 @@ def at_long_positions():
                     ids, ids, double=True)
 
 
+def differences_are_seen():
+    """The comparison has teeth: the model of one case is not that of its neighbour."""
+    for a, b in (("yarn", "yarn, not truncated"), ("yarn", "yarn, mscale"), ("linear 2", "plain"),
+                 ("llama3", "llama3, wide band"), ("yarn", "yarn, beta_fast and beta_slow")):
+        model = ref.build(BODY | dict(rope_parameters=dict(CASES[a])), 5)
+        ids, _ = ref.batch(BODY["vocab_size"], 1, 160, 5)
+        run = pf.one_step(rewrite(ref.save(model), rope_parameters=CASES[b]), ids)
+        d = ref.distance(ref.of_run(run), ref.reference(model, ids, ids))
+        ok(not ref.within(d) and d[2] > 100 * ref.GRADS, f"{b} instead of {a} is seen: {ref.text(d)}")
+
+
 def refusals():
     """What transformers has and pf does not compute is refused by name, in both spellings."""
     folder = ref.save(ref.build(BODY))
@@ -142,5 +153,6 @@ for i, (case, parameters) in enumerate(CASES.items()):
     in_both_spellings(case, parameters, 10 + i)
 other_spellings()
 at_long_positions()
+differences_are_seen()
 refusals()
 done()
