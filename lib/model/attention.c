@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-#define F32 PF_DTYPE_F32
-
 struct dims {
     int64_t h, d, n_q, n_k, width; /* n_q, n_k: elements of q and of k in a token's row of width */
 };
@@ -29,12 +27,13 @@ static int project(struct pf_model *model, const struct layer_rows *rows, struct
         return model_linear(model, rows->qkv, s->h1, n.h, s->qkv, n.width);
     }
     PF_TRY(model_linear(model, rows->q, s->h1, n.h, s->qkv, n.width));
-    PF_TRY(model_linear(model, rows->k, s->h1, n.h, s->qkv + n.n_q, n.width));
-    return model_linear(model, rows->v, s->h1, n.h, s->qkv + n.n_q + n.n_k, n.width);
+    PF_TRY(model_linear(model, rows->k, s->h1, n.h, model_at(model, s->qkv, n.n_q), n.width));
+    return model_linear(model, rows->v, s->h1, n.h, model_at(model, s->qkv, n.n_q + n.n_k),
+                        n.width);
 }
 
 static int project_backward(struct pf_model *model, const struct layer_rows *rows,
-                            const struct layer_saved *s, const float *dqkv, float *dh)
+                            const struct layer_saved *s, void *dqkv, void *dh)
 {
     const struct dims n = dims_of(model);
 
@@ -42,19 +41,20 @@ static int project_backward(struct pf_model *model, const struct layer_rows *row
         return model_linear_backward(model, rows->qkv, s->h1, n.h, dqkv, n.width, dh, n.h, false);
     }
     PF_TRY(model_linear_backward(model, rows->q, s->h1, n.h, dqkv, n.width, dh, n.h, false));
-    PF_TRY(model_linear_backward(model, rows->k, s->h1, n.h, dqkv + n.n_q, n.width, dh, n.h, true));
-    return model_linear_backward(model, rows->v, s->h1, n.h, dqkv + n.n_q + n.n_k, n.width, dh, n.h,
-                                 true);
+    PF_TRY(model_linear_backward(model, rows->k, s->h1, n.h, model_at(model, dqkv, n.n_q), n.width,
+                                 dh, n.h, true));
+    return model_linear_backward(model, rows->v, s->h1, n.h, model_at(model, dqkv, n.n_q + n.n_k),
+                                 n.width, dh, n.h, true);
 }
 
 /* A norm over each head of n_heads; the heads of a token are contiguous, tokens lie ld apart, so it
  * runs token block by token block only where q and k share a row: x is packed [T,(A+G)*D]. */
-static int head_norm(struct pf_model *model, const struct pf_tensor_row *weight, const float *x,
-                     int64_t n_rows, float *y, float *rstd)
+static int head_norm(struct pf_model *model, const struct pf_tensor_row *weight, const void *x,
+                     int64_t n_rows, void *y, float *rstd)
 {
     const int64_t d = model->spec->head_dim;
 
-    return pf_op_rmsnorm_fwd(model->ops, F32,
+    return pf_op_rmsnorm_fwd(model->ops, model->dtype,
                              &(struct pf_rmsnorm_fwd_args){.n_rows = n_rows,
                                                            .width = d,
                                                            .ldx = d,
@@ -67,11 +67,11 @@ static int head_norm(struct pf_model *model, const struct pf_tensor_row *weight,
 }
 
 static int head_norm_backward(struct pf_model *model, const struct pf_tensor_row *weight,
-                              const float *x, int64_t n_rows, const float *rstd, float *dy)
+                              const void *x, int64_t n_rows, const float *rstd, void *dy)
 {
     const int64_t d = model->spec->head_dim;
 
-    return pf_op_rmsnorm_bwd(model->ops, F32,
+    return pf_op_rmsnorm_bwd(model->ops, model->dtype,
                              &(struct pf_rmsnorm_bwd_args){.n_rows = n_rows,
                                                            .width = d,
                                                            .ldx = d,
@@ -86,53 +86,54 @@ static int head_norm_backward(struct pf_model *model, const struct pf_tensor_row
 }
 
 /* Copy n elements of each token between rows of different length. */
-static void copy_rows(int64_t n_tokens, int64_t n, const float *from, int64_t ld_from, float *to,
-                      int64_t ld_to)
+static void copy_rows(const struct pf_model *model, int64_t n, const void *from, int64_t ld_from,
+                      void *to, int64_t ld_to)
 {
-    for (int64_t t = 0; t < n_tokens; t++) {
-        memcpy(to + t * ld_to, from + t * ld_from, (size_t)n * sizeof *to);
+    for (int64_t t = 0; t < model->n_tokens; t++) {
+        memcpy(model_at(model, to, t * ld_to), model_at(model, from, t * ld_from),
+               (size_t)n * model->element);
     }
 }
 
 /* The heads of q (and of k) are packed densely, head after head, for the norm, then put back. */
 static int qk_norm(struct pf_model *model, const struct layer_rows *rows, struct layer_saved *s,
-                   float *packed)
+                   void *packed)
 {
     const struct dims n = dims_of(model);
     const int64_t n_t = model->n_tokens, d = n.d;
-    float *const q_raw = s->qk_raw, *const k_raw = s->qk_raw + n_t * n.n_q;
+    void *const q_raw = s->qk_raw, *const k_raw = model_at(model, s->qk_raw, n_t * n.n_q);
 
-    copy_rows(n_t, n.n_q, s->qkv, n.width, q_raw, n.n_q);
-    copy_rows(n_t, n.n_k, s->qkv + n.n_q, n.width, k_raw, n.n_k);
+    copy_rows(model, n.n_q, s->qkv, n.width, q_raw, n.n_q);
+    copy_rows(model, n.n_k, model_at(model, s->qkv, n.n_q), n.width, k_raw, n.n_k);
     PF_TRY(head_norm(model, rows->q_norm.w, q_raw, n_t * n.n_q / d, packed, s->q_rstd));
-    copy_rows(n_t, n.n_q, packed, n.n_q, s->qkv, n.width);
+    copy_rows(model, n.n_q, packed, n.n_q, s->qkv, n.width);
     PF_TRY(head_norm(model, rows->k_norm.w, k_raw, n_t * n.n_k / d, packed, s->k_rstd));
-    copy_rows(n_t, n.n_k, packed, n.n_k, s->qkv + n.n_q, n.width);
+    copy_rows(model, n.n_k, packed, n.n_k, model_at(model, s->qkv, n.n_q), n.width);
     return 0;
 }
 
 static int qk_norm_backward(struct pf_model *model, const struct layer_rows *rows,
-                            struct layer_saved *s, float *dqkv, float *packed)
+                            struct layer_saved *s, void *dqkv, void *packed)
 {
     const struct dims n = dims_of(model);
     const int64_t n_t = model->n_tokens, d = n.d;
-    const float *const q_raw = s->qk_raw, *const k_raw = s->qk_raw + n_t * n.n_q;
+    const void *const q_raw = s->qk_raw, *const k_raw = model_at(model, s->qk_raw, n_t * n.n_q);
 
-    copy_rows(n_t, n.n_q, dqkv, n.width, packed, n.n_q);
+    copy_rows(model, n.n_q, dqkv, n.width, packed, n.n_q);
     PF_TRY(head_norm_backward(model, rows->q_norm.w, q_raw, n_t * n.n_q / d, s->q_rstd, packed));
-    copy_rows(n_t, n.n_q, packed, n.n_q, dqkv, n.width);
-    copy_rows(n_t, n.n_k, dqkv + n.n_q, n.width, packed, n.n_k);
+    copy_rows(model, n.n_q, packed, n.n_q, dqkv, n.width);
+    copy_rows(model, n.n_k, model_at(model, dqkv, n.n_q), n.width, packed, n.n_k);
     PF_TRY(head_norm_backward(model, rows->k_norm.w, k_raw, n_t * n.n_k / d, s->k_rstd, packed));
-    copy_rows(n_t, n.n_k, packed, n.n_k, dqkv + n.n_q, n.width);
+    copy_rows(model, n.n_k, packed, n.n_k, model_at(model, dqkv, n.n_q), n.width);
     return 0;
 }
 
 static int rotate(struct pf_model *model, const struct pf_model_batch *batch, int64_t n_heads,
-                  float *x, int64_t ldx, bool inverse)
+                  void *x, int64_t ldx, bool inverse)
 {
     const struct pf_rope_spec *const rope = &model->spec->rope;
 
-    return pf_op_rope(model->ops, F32,
+    return pf_op_rope(model->ops, model->dtype,
                       &(struct pf_rope_args){.n_tokens = model->n_tokens,
                                              .n_heads = n_heads,
                                              .head_dim = model->spec->head_dim,
@@ -150,7 +151,7 @@ static int rotate(struct pf_model *model, const struct pf_model_batch *batch, in
 }
 
 /* q and k are neighbours in a token's row: one call turns the heads of both. */
-static int rotate_qk(struct pf_model *model, const struct pf_model_batch *batch, float *qkv,
+static int rotate_qk(struct pf_model *model, const struct pf_model_batch *batch, void *qkv,
                      bool inverse)
 {
     const struct pf_model_spec *const s = model->spec;
@@ -180,8 +181,8 @@ static struct pf_attention_fwd_args attention_args(const struct pf_model *model,
         .ldv = n.width,
         .ldo = n.n_q,
         .q = s->qkv,
-        .k = s->qkv + n.n_q,
-        .v = s->qkv + n.n_q + n.n_k,
+        .k = model_at(model, s->qkv, n.n_q),
+        .v = model_at(model, s->qkv, n.n_q + n.n_k),
         .first_key = batch->first_key,
         .scale = (float)spec->attention_scale,
         .dropout_p = batch->dropout ? (float)spec->attention_dropout : 0,
@@ -191,12 +192,18 @@ static struct pf_attention_fwd_args attention_args(const struct pf_model *model,
         .lse = s->lse};
 }
 
-int model_attention(struct pf_model *model, int64_t layer, struct layer_saved *s,
-                    const struct pf_model_batch *batch)
+int model_attention_core(struct pf_model *model, int64_t layer, struct layer_saved *s,
+                         const struct pf_model_batch *batch)
+{
+    const struct pf_attention_fwd_args args = attention_args(model, layer, s, batch);
+
+    return pf_op_attention_fwd(model->ops, model->dtype, &args);
+}
+
+int model_attention_inner(struct pf_model *model, int64_t layer, struct layer_saved *s,
+                          const struct pf_model_batch *batch)
 {
     const struct layer_rows *const rows = &model->rows[layer];
-    const struct dims n = dims_of(model);
-    float *const out = model->work.dh;
 
     PF_TRY(model_norm(model, rows->norm1, s->x, s->h1, s->mean1, s->rstd1));
     PF_TRY(project(model, rows, s));
@@ -204,13 +211,21 @@ int model_attention(struct pf_model *model, int64_t layer, struct layer_saved *s
         PF_TRY(qk_norm(model, rows, s, s->attn));
     }
     PF_TRY(rotate_qk(model, batch, s->qkv, false));
-    const struct pf_attention_fwd_args args = attention_args(model, layer, s, batch);
-    PF_TRY(pf_op_attention_fwd(model->ops, F32, &args));
-    PF_TRY(model_linear(model, rows->o, s->attn, n.n_q, out, n.h));
+    return model_attention_core(model, layer, s, batch);
+}
+
+int model_attention(struct pf_model *model, int64_t layer, struct layer_saved *s,
+                    const struct pf_model_batch *batch)
+{
+    const struct dims n = dims_of(model);
+    void *const out = model->work.dh;
+
+    PF_TRY(model_attention_inner(model, layer, s, batch));
+    PF_TRY(model_linear(model, model->rows[layer].o, s->attn, n.n_q, out, n.h));
     PF_TRY(model_dropout(model, batch, layer, SITE_ATTENTION_OUT, model->spec->residual_dropout,
                          out, n.h));
     return pf_op_add(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_add_args){.n = model->n_tokens * n.h, .a = s->x, .b = out, .y = s->x_mid});
 }
 
@@ -220,10 +235,10 @@ int model_attention_backward(struct pf_model *model, int64_t layer, struct layer
     const struct layer_rows *const rows = &model->rows[layer];
     const struct dims n = dims_of(model);
     struct work *const w = &model->work;
-    const float *dout = w->dx;
+    const void *dout = w->dx;
 
     if (model->spec->residual_dropout > 0 && batch->dropout) {
-        memcpy(w->dh, w->dx, (size_t)(model->n_tokens * n.h) * sizeof *w->dh);
+        memcpy(w->dh, w->dx, (size_t)(model->n_tokens * n.h) * model->element);
         PF_TRY(model_dropout(model, batch, layer, SITE_ATTENTION_OUT, model->spec->residual_dropout,
                              w->dh, n.h));
         dout = w->dh;
@@ -235,9 +250,9 @@ int model_attention_backward(struct pf_model *model, int64_t layer, struct layer
                                                .dout = w->dattn,
                                                .delta = w->delta,
                                                .dq = w->dqkv,
-                                               .dk = w->dqkv + n.n_q,
-                                               .dv = w->dqkv + n.n_q + n.n_k};
-    PF_TRY(pf_op_attention_bwd(model->ops, F32, &args));
+                                               .dk = model_at(model, w->dqkv, n.n_q),
+                                               .dv = model_at(model, w->dqkv, n.n_q + n.n_k)};
+    PF_TRY(pf_op_attention_bwd(model->ops, model->dtype, &args));
     PF_TRY(rotate_qk(model, batch, w->dqkv, true));
     if (rows->q_norm.w) {
         PF_TRY(qk_norm_backward(model, rows, s, w->dqkv, w->dattn));

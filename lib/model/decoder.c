@@ -8,8 +8,6 @@
 #include <pf/mem.h>
 #include <pf/rng.h>
 
-#define F32 PF_DTYPE_F32
-
 static struct weight_pair pair(const struct pf_table *t, int layer, enum pf_slot w, enum pf_slot b)
 {
     return (struct weight_pair){pf_table_find(t, layer, w), pf_table_find(t, layer, b)};
@@ -87,6 +85,8 @@ int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
                                .ops = ops,
                                .options = *options,
                                .n_tokens = options->batch * options->seq,
+                               .dtype = options->dtype,
+                               .element = pf_dtype_bits(options->dtype) / 8,
                                .dropout_key = pf_rng_derive_name(options->seed, "dropout")};
     if (spec->learned_positions && options->seq > spec->max_positions) {
         err = pf_fail(PF_EINVAL, "sequences of %lld tokens do not fit the model's %lld positions",
@@ -112,6 +112,7 @@ void pf_model_free(struct pf_model *model)
         pf_free(model->live[i].layers);
     }
     pf_free(model->live);
+    pf_free(model->work.shared);
     pf_free(model->arena);
     pf_free(model->cos_table);
     pf_free(model->sin_table);
@@ -119,7 +120,7 @@ void pf_model_free(struct pf_model *model)
     pf_free(model);
 }
 
-void pf_model_bind(struct pf_model *model, const float *params, float *grads)
+void pf_model_bind(struct pf_model *model, const void *params, float *grads)
 {
     model->params = params;
     model->grads = grads;
@@ -130,10 +131,10 @@ int64_t pf_model_n_tokens(const struct pf_model *model)
     return model->n_tokens;
 }
 
-static int embed(struct pf_model *model, const struct pf_model_batch *batch, float *x)
+static int embed(struct pf_model *model, const struct pf_model_batch *batch, void *x)
 {
     PF_TRY(pf_op_embed_fwd(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_embed_fwd_args){.n_tokens = model->n_tokens,
                                     .width = model->spec->hidden,
                                     .n_rows = model->spec->vocab_size,
@@ -148,7 +149,7 @@ static int embed(struct pf_model *model, const struct pf_model_batch *batch, flo
                          model->spec->hidden);
 }
 
-static int embed_backward(struct pf_model *model, const struct pf_model_batch *batch, float *dx)
+static int embed_backward(struct pf_model *model, const struct pf_model_batch *batch, void *dx)
 {
     float *const dtable = model_grad(model, model->embed.w);
     float *const dpos = model_grad(model, model->pos_embed.w);
@@ -159,7 +160,7 @@ static int embed_backward(struct pf_model *model, const struct pf_model_batch *b
     PF_TRY(model_dropout(model, batch, -1, SITE_EMBED, model->spec->embed_dropout, dx,
                          model->spec->hidden));
     return pf_op_embed_bwd(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_embed_bwd_args){
             .n_tokens = model->n_tokens,
             .width = model->spec->hidden,
@@ -174,6 +175,15 @@ static int embed_backward(struct pf_model *model, const struct pf_model_batch *b
             .dpos_table = dpos});
 }
 
+static int forward_layer(struct pf_model *model, struct live_saved *saved, int64_t i,
+                         const struct pf_model_batch *batch)
+{
+    void *const y = i + 1 < model->spec->n_layers ? saved->layers[i + 1].x : saved->x_out;
+
+    PF_TRY(model_attention(model, i, &saved->layers[i], batch));
+    return model_ffn(model, i, &saved->layers[i], batch, y);
+}
+
 int pf_model_forward(struct pf_model *model, int live, const struct pf_model_batch *batch,
                      bool with_grad, float *token_loss)
 {
@@ -182,38 +192,80 @@ int pf_model_forward(struct pf_model *model, int live, const struct pf_model_bat
 
     PF_TRY(embed(model, batch, n > 0 ? saved->layers[0].x : saved->x_out));
     for (int64_t i = 0; i < n; i++) {
-        float *const y = i + 1 < n ? saved->layers[i + 1].x : saved->x_out;
-        PF_TRY(model_attention(model, i, &saved->layers[i], batch));
-        PF_TRY(model_ffn(model, i, &saved->layers[i], batch, y));
+        PF_TRY(forward_layer(model, saved, i, batch));
     }
     return model_head(model, saved, batch, with_grad, token_loss);
+}
+
+/* Make what backward of layers [first, end) needs and forward did not keep. In a whole group the
+ * output of each layer but the last is the next one's input. */
+static int recompute(struct pf_model *model, struct live_saved *saved, int64_t first, int64_t end,
+                     const struct pf_model_batch *batch)
+{
+    switch (model->options.recompute) {
+    case PF_RECOMPUTE_CORE_ATTN:
+        return model_attention_core(model, first, &saved->layers[first], batch);
+    case PF_RECOMPUTE_FULL_ATTN:
+        return model_attention_inner(model, first, &saved->layers[first], batch);
+    case PF_RECOMPUTE_FULL:
+        for (int64_t i = first; i + 1 < end; i++) {
+            PF_TRY(forward_layer(model, saved, i, batch));
+        }
+        PF_TRY(model_attention(model, end - 1, &saved->layers[end - 1], batch));
+        return model_ffn_inner(model, end - 1, &saved->layers[end - 1]);
+    case PF_RECOMPUTE_NONE:
+        break;
+    }
+    return 0;
 }
 
 int pf_model_backward(struct pf_model *model, int live, const struct pf_model_batch *batch)
 {
     struct live_saved *const saved = &model->live[live];
+    const int64_t group = model_group_size(model->spec, &model->options);
+    int64_t end = model->spec->n_layers;
 
     PF_TRY(model_head_backward(model, saved));
-    for (int64_t i = model->spec->n_layers; i-- > 0;) {
-        PF_TRY(model_ffn_backward(model, i, &saved->layers[i], batch));
-        PF_TRY(model_attention_backward(model, i, &saved->layers[i], batch));
+    while (end > 0) {
+        const int64_t first = (end - 1) / group * group;
+        if (model_recomputes(model->spec, &model->options, first)) {
+            PF_TRY(recompute(model, saved, first, end, batch));
+        }
+        for (; end > first; end--) {
+            PF_TRY(model_ffn_backward(model, end - 1, &saved->layers[end - 1], batch));
+            PF_TRY(model_attention_backward(model, end - 1, &saved->layers[end - 1], batch));
+        }
     }
     return embed_backward(model, batch, model->work.dx);
 }
 
 int pf_model_logits(struct pf_model *model, int live, float *logits)
 {
-    return model_logits_chunk(model, model->live[live].final_h, 0, model->n_tokens, logits);
+    const int64_t chunk = model_loss_chunk(model->spec, &model->options),
+                  v = model->spec->vocab_size;
+
+    for (int64_t first = 0; first < model->n_tokens; first += chunk) {
+        const int64_t left = model->n_tokens - first, n = left < chunk ? left : chunk;
+        PF_TRY(model_logits_chunk(model, model->live[live].final_h, first, n, model->work.logits));
+        PF_TRY(pf_dtype_convert(model->dtype, model->work.logits, PF_DTYPE_F32, logits + first * v,
+                                (size_t)(n * v)));
+    }
+    return 0;
 }
 
-const float *pf_model_hidden(const struct pf_model *model, int live, int64_t i)
+int pf_model_hidden(const struct pf_model *model, int live, int64_t i, float *hidden)
 {
     const struct live_saved *const saved = &model->live[live];
+    const int64_t n = model->spec->n_layers, group = model_group_size(model->spec, &model->options);
+    const void *x = i < n ? saved->layers[i].x : saved->x_out;
 
-    return i < model->spec->n_layers ? saved->layers[i].x : saved->x_out;
-}
-
-const float *pf_model_final_norm(const struct pf_model *model, int live)
-{
-    return model->live[live].final_h;
+    if (i < n && i % group != 0) {
+        return pf_fail(PF_EINVAL,
+                       "hidden state %lld is not kept when layers are recomputed in groups "
+                       "of %lld",
+                       (long long)i, (long long)group);
+    }
+    x = i > n ? saved->final_h : x;
+    return pf_dtype_convert(model->dtype, x, PF_DTYPE_F32, hidden,
+                            (size_t)(model->n_tokens * model->spec->hidden));
 }

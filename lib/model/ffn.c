@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-#define F32 PF_DTYPE_F32
-
 static enum pf_act_kind act_of(const struct pf_model *model)
 {
     static const enum pf_act_kind kinds[] = {
@@ -25,7 +23,7 @@ static int activate(struct pf_model *model, struct layer_saved *s)
     const int64_t n = model->spec->ffn;
 
     if (model->spec->gated) {
-        return pf_op_glu_fwd(model->ops, F32,
+        return pf_op_glu_fwd(model->ops, model->dtype,
                              &(struct pf_glu_fwd_args){.n_rows = model->n_tokens,
                                                        .width = n,
                                                        .ldg = n,
@@ -37,21 +35,21 @@ static int activate(struct pf_model *model, struct layer_saved *s)
                                                        .y = s->act});
     }
     return pf_op_act_fwd(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_act_fwd_args){
             .n = model->n_tokens * n, .act = act_of(model), .x = s->up, .y = s->act});
 }
 
 /* From dact: the gradients of gate and up overwrite gate and up, which nothing reads again, or, not
  * gated, that of up overwrites dact. *dup_out tells where the gradient of up stands. */
-static int activate_backward(struct pf_model *model, struct layer_saved *s, float *dact,
-                             const float **dup_out)
+static int activate_backward(struct pf_model *model, struct layer_saved *s, void *dact,
+                             const void **dup_out)
 {
     const int64_t n = model->spec->ffn;
 
     *dup_out = model->spec->gated ? s->up : dact;
     if (model->spec->gated) {
-        return pf_op_glu_bwd(model->ops, F32,
+        return pf_op_glu_bwd(model->ops, model->dtype,
                              &(struct pf_glu_bwd_args){.n_rows = model->n_tokens,
                                                        .width = n,
                                                        .ldg = n,
@@ -65,28 +63,35 @@ static int activate_backward(struct pf_model *model, struct layer_saved *s, floa
                                                        .dup = s->up});
     }
     return pf_op_act_bwd(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_act_bwd_args){
             .n = model->n_tokens * n, .act = act_of(model), .x = s->up, .dy = dact, .dx = dact});
 }
 
-int model_ffn(struct pf_model *model, int64_t layer, struct layer_saved *s,
-              const struct pf_model_batch *batch, float *y)
+int model_ffn_inner(struct pf_model *model, int64_t layer, struct layer_saved *s)
 {
     const struct layer_rows *const rows = &model->rows[layer];
     const int64_t h = model->spec->hidden, n = model->spec->ffn;
-    float *const out = model->work.dh;
 
     PF_TRY(model_norm(model, rows->norm2, s->x_mid, s->h2, s->mean2, s->rstd2));
     if (model->spec->gated) {
         PF_TRY(model_linear(model, rows->gate, s->h2, h, s->gate, n));
     }
     PF_TRY(model_linear(model, rows->up, s->h2, h, s->up, n));
-    PF_TRY(activate(model, s));
-    PF_TRY(model_linear(model, rows->down, s->act, n, out, h));
+    return activate(model, s);
+}
+
+int model_ffn(struct pf_model *model, int64_t layer, struct layer_saved *s,
+              const struct pf_model_batch *batch, void *y)
+{
+    const int64_t h = model->spec->hidden;
+    void *const out = model->work.dh;
+
+    PF_TRY(model_ffn_inner(model, layer, s));
+    PF_TRY(model_linear(model, model->rows[layer].down, s->act, model->spec->ffn, out, h));
     PF_TRY(model_dropout(model, batch, layer, SITE_FFN_OUT, model->spec->residual_dropout, out, h));
     return pf_op_add(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_add_args){.n = model->n_tokens * h, .a = s->x_mid, .b = out, .y = y});
 }
 
@@ -96,10 +101,10 @@ int model_ffn_backward(struct pf_model *model, int64_t layer, struct layer_saved
     const struct layer_rows *const rows = &model->rows[layer];
     const int64_t h = model->spec->hidden, n = model->spec->ffn;
     struct work *const w = &model->work;
-    const float *dout = w->dx, *dup;
+    const void *dout = w->dx, *dup;
 
     if (model->spec->residual_dropout > 0 && batch->dropout) {
-        memcpy(w->dh, w->dx, (size_t)(model->n_tokens * h) * sizeof *w->dh);
+        memcpy(w->dh, w->dx, (size_t)(model->n_tokens * h) * model->element);
         PF_TRY(model_dropout(model, batch, layer, SITE_FFN_OUT, model->spec->residual_dropout,
                              w->dh, h));
         dout = w->dh;

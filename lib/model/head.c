@@ -4,37 +4,35 @@
 
 #include <pf/error.h>
 
-#define F32 PF_DTYPE_F32
-
-int model_logits_chunk(struct pf_model *model, const float *final_h, int64_t first, int64_t n,
-                       float *logits)
+int model_logits_chunk(struct pf_model *model, const void *final_h, int64_t first, int64_t n,
+                       void *logits)
 {
     const int64_t h = model->spec->hidden, v = model->spec->vocab_size;
 
-    return pf_op_gemm(model->ops, F32,
+    return pf_op_gemm(model->ops, model->dtype,
                       &(struct pf_gemm_args){.m = n,
                                              .n = v,
                                              .k = h,
-                                             .a = final_h + first * h,
+                                             .a = model_at(model, final_h, first * h),
                                              .lda = h,
                                              .b = model_param(model, model->head.w),
                                              .ldb = h,
                                              .trans_b = true,
                                              .c = logits,
                                              .ldc = v,
-                                             .c_dtype = F32,
+                                             .c_dtype = model->dtype,
                                              .bias = model_param(model, model->head.b)});
 }
 
 /* From dlogits [n,V]: dfinal_h [n,H] overwritten, head gradients added. */
 static int chunk_backward(struct pf_model *model, struct live_saved *live, int64_t first, int64_t n,
-                          const float *dlogits)
+                          const void *dlogits)
 {
     const int64_t h = model->spec->hidden, v = model->spec->vocab_size;
     float *const dw = model_grad(model, model->head.w), *const db =
                                                             model_grad(model, model->head.b);
 
-    PF_TRY(pf_op_gemm(model->ops, F32,
+    PF_TRY(pf_op_gemm(model->ops, model->dtype,
                       &(struct pf_gemm_args){.m = n,
                                              .n = h,
                                              .k = v,
@@ -42,27 +40,27 @@ static int chunk_backward(struct pf_model *model, struct live_saved *live, int64
                                              .lda = v,
                                              .b = model_param(model, model->head.w),
                                              .ldb = h,
-                                             .c = live->dfinal_h + first * h,
+                                             .c = model_at(model, live->dfinal_h, first * h),
                                              .ldc = h,
-                                             .c_dtype = F32}));
+                                             .c_dtype = model->dtype}));
     if (dw) {
-        PF_TRY(pf_op_gemm(model->ops, F32,
+        PF_TRY(pf_op_gemm(model->ops, model->dtype,
                           &(struct pf_gemm_args){.m = v,
                                                  .n = h,
                                                  .k = n,
                                                  .a = dlogits,
                                                  .lda = v,
                                                  .trans_a = true,
-                                                 .b = live->final_h + first * h,
+                                                 .b = model_at(model, live->final_h, first * h),
                                                  .ldb = h,
                                                  .c = dw,
                                                  .ldc = h,
-                                                 .c_dtype = F32,
+                                                 .c_dtype = PF_DTYPE_F32,
                                                  .accumulate = true}));
     }
     if (db) {
         PF_TRY(
-            pf_op_bias_grad(model->ops, F32,
+            pf_op_bias_grad(model->ops, model->dtype,
                             &(struct pf_bias_grad_args){
                                 .n_rows = n, .width = v, .lddy = v, .dy = dlogits, .dbias = db}));
     }
@@ -74,7 +72,7 @@ int model_head(struct pf_model *model, struct live_saved *live, const struct pf_
 {
     const int64_t chunk = model_loss_chunk(model->spec, &model->options),
                   v = model->spec->vocab_size;
-    float *const logits = model->work.logits;
+    void *const logits = model->work.logits;
 
     PF_TRY(model_norm(model, model->final_norm, live->x_out, live->final_h, live->final_mean,
                       live->final_rstd));
@@ -82,7 +80,7 @@ int model_head(struct pf_model *model, struct live_saved *live, const struct pf_
         const int64_t left = model->n_tokens - first, n = left < chunk ? left : chunk;
         PF_TRY(model_logits_chunk(model, live->final_h, first, n, logits));
         PF_TRY(
-            pf_op_cross_entropy(model->ops, F32,
+            pf_op_cross_entropy(model->ops, model->dtype,
                                 &(struct pf_cross_entropy_args){.n_rows = n,
                                                                 .vocab = v,
                                                                 .ld = v,

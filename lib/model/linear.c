@@ -5,16 +5,15 @@
 #include <pf/error.h>
 #include <pf/rng.h>
 
-#define F32 PF_DTYPE_F32
-
 static int64_t row_index(const struct pf_model *model, const struct pf_tensor_row *row)
 {
     return row - model->table->rows;
 }
 
-const float *model_param(const struct pf_model *model, const struct pf_tensor_row *row)
+const void *model_param(const struct pf_model *model, const struct pf_tensor_row *row)
 {
-    return row ? model->params + model->layout->param_at[row_index(model, row)] : NULL;
+    return row ? model_at(model, model->params, model->layout->param_at[row_index(model, row)])
+               : NULL;
 }
 
 float *model_grad(const struct pf_model *model, const struct pf_tensor_row *row)
@@ -25,14 +24,14 @@ float *model_grad(const struct pf_model *model, const struct pf_tensor_row *row)
     return model->grads + model->layout->grad_at[row_index(model, row)];
 }
 
-int model_linear(struct pf_model *model, struct weight_pair weight, const float *x, int64_t ldx,
-                 float *y, int64_t ldy)
+int model_linear(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
+                 void *y, int64_t ldy)
 {
     const struct pf_tensor_row *const w = weight.w;
     const int64_t n_in = w->in_out ? w->shape[0] : w->shape[1];
     const int64_t n_out = w->in_out ? w->shape[1] : w->shape[0];
 
-    return pf_op_gemm(model->ops, F32,
+    return pf_op_gemm(model->ops, model->dtype,
                       &(struct pf_gemm_args){.m = model->n_tokens,
                                              .n = n_out,
                                              .k = n_in,
@@ -43,15 +42,15 @@ int model_linear(struct pf_model *model, struct weight_pair weight, const float 
                                              .trans_b = !w->in_out,
                                              .c = y,
                                              .ldc = ldy,
-                                             .c_dtype = F32,
+                                             .c_dtype = model->dtype,
                                              .bias = model_param(model, weight.b)});
 }
 
 /* dW += x^T dy for [in, out], dy^T x for [out, in]. */
-static int weight_gradient(struct pf_model *model, const struct pf_tensor_row *w, const float *x,
-                           int64_t ldx, const float *dy, int64_t lddy, float *dw)
+static int weight_gradient(struct pf_model *model, const struct pf_tensor_row *w, const void *x,
+                           int64_t ldx, const void *dy, int64_t lddy, float *dw)
 {
-    return pf_op_gemm(model->ops, F32,
+    return pf_op_gemm(model->ops, model->dtype,
                       &(struct pf_gemm_args){.m = w->shape[0],
                                              .n = w->shape[1],
                                              .k = model->n_tokens,
@@ -62,12 +61,12 @@ static int weight_gradient(struct pf_model *model, const struct pf_tensor_row *w
                                              .ldb = w->in_out ? lddy : ldx,
                                              .c = dw,
                                              .ldc = w->shape[1],
-                                             .c_dtype = F32,
+                                             .c_dtype = PF_DTYPE_F32,
                                              .accumulate = true});
 }
 
-int model_linear_backward(struct pf_model *model, struct weight_pair weight, const float *x,
-                          int64_t ldx, const float *dy, int64_t lddy, float *dx, int64_t lddx,
+int model_linear_backward(struct pf_model *model, struct weight_pair weight, const void *x,
+                          int64_t ldx, const void *dy, int64_t lddy, void *dx, int64_t lddx,
                           bool dx_accumulate)
 {
     const struct pf_tensor_row *const w = weight.w;
@@ -80,14 +79,14 @@ int model_linear_backward(struct pf_model *model, struct weight_pair weight, con
     }
     if (db) {
         PF_TRY(pf_op_bias_grad(
-            model->ops, F32,
+            model->ops, model->dtype,
             &(struct pf_bias_grad_args){
                 .n_rows = model->n_tokens, .width = n_out, .lddy = lddy, .dy = dy, .dbias = db}));
     }
     if (!dx) {
         return 0;
     }
-    return pf_op_gemm(model->ops, F32,
+    return pf_op_gemm(model->ops, model->dtype,
                       &(struct pf_gemm_args){.m = model->n_tokens,
                                              .n = n_in,
                                              .k = n_out,
@@ -98,11 +97,11 @@ int model_linear_backward(struct pf_model *model, struct weight_pair weight, con
                                              .trans_b = w->in_out,
                                              .c = dx,
                                              .ldc = lddx,
-                                             .c_dtype = F32,
+                                             .c_dtype = model->dtype,
                                              .accumulate = dx_accumulate});
 }
 
-int model_norm(struct pf_model *model, struct weight_pair weight, const float *x, float *y,
+int model_norm(struct pf_model *model, struct weight_pair weight, const void *x, void *y,
                float *mean, float *rstd)
 {
     const int64_t h = model->spec->hidden;
@@ -110,7 +109,7 @@ int model_norm(struct pf_model *model, struct weight_pair weight, const float *x
 
     if (model->spec->norm == PF_NORM_RMS) {
         return pf_op_rmsnorm_fwd(
-            model->ops, F32,
+            model->ops, model->dtype,
             &(struct pf_rmsnorm_fwd_args){.n_rows = model->n_tokens,
                                           .width = h,
                                           .ldx = h,
@@ -122,7 +121,7 @@ int model_norm(struct pf_model *model, struct weight_pair weight, const float *x
                                           .rstd = rstd});
     }
     return pf_op_layernorm_fwd(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_layernorm_fwd_args){.n_rows = model->n_tokens,
                                         .width = h,
                                         .ldx = h,
@@ -136,15 +135,15 @@ int model_norm(struct pf_model *model, struct weight_pair weight, const float *x
                                         .rstd = rstd});
 }
 
-int model_norm_backward(struct pf_model *model, struct weight_pair weight, const float *x,
-                        const float *mean, const float *rstd, const float *dy, float *dx,
+int model_norm_backward(struct pf_model *model, struct weight_pair weight, const void *x,
+                        const float *mean, const float *rstd, const void *dy, void *dx,
                         bool dx_accumulate)
 {
     const int64_t h = model->spec->hidden;
 
     if (model->spec->norm == PF_NORM_RMS) {
         return pf_op_rmsnorm_bwd(
-            model->ops, F32,
+            model->ops, model->dtype,
             &(struct pf_rmsnorm_bwd_args){.n_rows = model->n_tokens,
                                           .width = h,
                                           .ldx = h,
@@ -159,7 +158,7 @@ int model_norm_backward(struct pf_model *model, struct weight_pair weight, const
                                           .dweight = model_grad(model, weight.w)});
     }
     return pf_op_layernorm_bwd(
-        model->ops, F32,
+        model->ops, model->dtype,
         &(struct pf_layernorm_bwd_args){.n_rows = model->n_tokens,
                                         .width = h,
                                         .ldx = h,
@@ -182,14 +181,14 @@ uint64_t model_dropout_key(const struct pf_model *model, int64_t layer, enum dro
 }
 
 int model_dropout(struct pf_model *model, const struct pf_model_batch *batch, int64_t layer,
-                  enum dropout_site site, double p, float *x, int64_t width)
+                  enum dropout_site site, double p, void *x, int64_t width)
 {
     if (p <= 0 || !batch->dropout) {
         return 0;
     }
     /* By global position, so that the mask does not depend on who computes it. */
     const int64_t first = batch->first_sequence * model->options.seq * width;
-    return pf_op_dropout(model->ops, F32,
+    return pf_op_dropout(model->ops, model->dtype,
                          &(struct pf_dropout_args){.n = model->n_tokens * width,
                                                    .p = (float)p,
                                                    .key = model_dropout_key(model, layer, site),

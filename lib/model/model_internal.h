@@ -21,41 +21,44 @@ struct layer_rows {
 };
 
 /* What forward leaves for backward, for one layer of one live micro-batch. T = tokens, A = query
- * heads, G = key/value heads, D = head width, W = (A + 2G) * D, I = feed-forward width. */
+ * heads, G = key/value heads, D = head width, W = (A + 2G) * D, I = feed-forward width. `void *` has
+ * the model's dtype. Parts that are recomputed point into buffers that other layers use too. */
 struct layer_saved {
-    float *x;               /* [T,H] input */
-    float *h1;              /* [T,H] normed */
+    void *x;                /* [T,H] input; NULL inside a recomputed group */
+    void *h1;               /* [T,H] normed */
     float *mean1, *rstd1;   /* [T] */
-    float *qkv;             /* [T,W] q, k, v after norm and rotation */
-    float *qk_raw;          /* [T,(A+G)*D] before the norm; only with qk_norm */
+    void *qkv;              /* [T,W] q, k, v after norm and rotation */
+    void *qk_raw;           /* [T,(A+G)*D] before the norm; only with qk_norm */
     float *q_rstd, *k_rstd; /* [T*A], [T*G] */
-    float *attn;            /* [T,A*D] */
+    void *attn;             /* [T,A*D] */
     float *lse;             /* [B,A,S] */
-    float *x_mid;           /* [T,H] after attention */
-    float *h2;              /* [T,H] */
+    void *x_mid;            /* [T,H] after attention */
+    void *h2;               /* [T,H] */
     float *mean2, *rstd2;
-    float *gate; /* [T,I] only when gated */
-    float *up;   /* [T,I] */
-    float *act;  /* [T,I] */
+    void *gate; /* [T,I] only when gated */
+    void *up;   /* [T,I] */
+    void *act;  /* [T,I] */
 };
 
 struct live_saved {
     struct layer_saved *layers; /* [L] */
-    float *x_out;               /* [T,H] output of the last layer */
-    float *final_h;             /* [T,H] final norm */
+    void *x_out;                /* [T,H] output of the last layer */
+    void *final_h;              /* [T,H] final norm */
     float *final_mean, *final_rstd;
-    float *dfinal_h; /* [T,H] gradient of final_h, left by the head */
+    void *dfinal_h; /* [T,H] gradient of final_h, left by the head */
 };
 
 /* Space for one op at a time, shared by all layers and live slots. */
 struct work {
-    float *dx;     /* [T,H] gradient of the residual stream */
-    float *dh;     /* [T,H] gradient of a normed input; output of a projection before its dropout */
-    float *dqkv;   /* [T,W] */
-    float *dattn;  /* [T,A*D] */
-    float *delta;  /* [B,A,S] */
-    float *dact;   /* [T,I] */
-    float *logits; /* [loss_chunk,V] */
+    void *dx;     /* [T,H] gradient of the residual stream */
+    void *dh;     /* [T,H] gradient of a normed input; output of a projection before its dropout */
+    void *dqkv;   /* [T,W] */
+    void *dattn;  /* [T,A*D] */
+    float *delta; /* [B,A,S] */
+    void *dact;   /* [T,I] */
+    void *logits; /* [loss_chunk,V] */
+    struct layer_saved *shared; /* [n_shared] what recomputed layers use in turn */
+    int64_t n_shared;
 };
 
 struct pf_model {
@@ -65,7 +68,9 @@ struct pf_model {
     struct pf_ops *ops;
     struct pf_model_options options;
     int64_t n_tokens;
-    const float *params;     /* bound, not owned */
+    enum pf_dtype dtype;
+    size_t element;          /* bytes of one activation or weight */
+    const void *params;      /* bound, not owned */
     float *grads;            /* bound, not owned; NULL: evaluation only */
     struct layer_rows *rows; /* [L] */
     struct weight_pair embed, pos_embed, final_norm, head;
@@ -81,29 +86,40 @@ enum dropout_site { SITE_EMBED, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT
 
 /* plan.c: tokens whose logits are held at once. */
 int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model_options *options);
+/* plan.c: is a layer, or a part of it, computed again in backward; how many layers form a group of
+ * which only the first one's input is kept. */
+bool model_recomputes(const struct pf_model_spec *spec, const struct pf_model_options *options,
+                      int64_t layer);
+int64_t model_group_size(const struct pf_model_spec *spec, const struct pf_model_options *options);
 /* plan.c: allocate the arena and hand out the buffers of a model whose other fields are set. */
 int model_allocate(struct pf_model *model);
 
+/* Element n of an array of the model's dtype. */
+static inline void *model_at(const struct pf_model *model, const void *array, int64_t n)
+{
+    return (char *)(uintptr_t)array + (size_t)n * model->element;
+}
+
 /* The value, or the gradient accumulator, of a row; NULL for NULL, or for a frozen row's gradient. */
-const float *model_param(const struct pf_model *model, const struct pf_tensor_row *row);
+const void *model_param(const struct pf_model *model, const struct pf_tensor_row *row);
 float *model_grad(const struct pf_model *model, const struct pf_tensor_row *row);
 
 /* linear.c: y [T,n_out] = x [T,n_in] W (+ b), and its backward: dx is overwritten, or added to;
  * dx NULL: not wanted. Weight gradients accumulate. */
-int model_linear(struct pf_model *model, struct weight_pair weight, const float *x, int64_t ldx,
-                 float *y, int64_t ldy);
-int model_linear_backward(struct pf_model *model, struct weight_pair weight, const float *x,
-                          int64_t ldx, const float *dy, int64_t lddy, float *dx, int64_t lddx,
+int model_linear(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
+                 void *y, int64_t ldy);
+int model_linear_backward(struct pf_model *model, struct weight_pair weight, const void *x,
+                          int64_t ldx, const void *dy, int64_t lddy, void *dx, int64_t lddx,
                           bool dx_accumulate);
 /* linear.c: y = norm(x), rows of H; and backward into dx (overwrite or accumulate). */
-int model_norm(struct pf_model *model, struct weight_pair weight, const float *x, float *y,
+int model_norm(struct pf_model *model, struct weight_pair weight, const void *x, void *y,
                float *mean, float *rstd);
-int model_norm_backward(struct pf_model *model, struct weight_pair weight, const float *x,
-                        const float *mean, const float *rstd, const float *dy, float *dx,
+int model_norm_backward(struct pf_model *model, struct weight_pair weight, const void *x,
+                        const float *mean, const float *rstd, const void *dy, void *dx,
                         bool dx_accumulate);
 /* linear.c: dropout of a site in place (forward on values, backward on gradients); nothing at p 0. */
 int model_dropout(struct pf_model *model, const struct pf_model_batch *batch, int64_t layer,
-                  enum dropout_site site, double p, float *x, int64_t width);
+                  enum dropout_site site, double p, void *x, int64_t width);
 uint64_t model_dropout_key(const struct pf_model *model, int64_t layer, enum dropout_site site);
 
 /* attention.c, ffn.c: the two halves of a layer. Forward reads the residual stream x and writes y = x
@@ -113,9 +129,17 @@ int model_attention(struct pf_model *model, int64_t layer, struct layer_saved *s
 int model_attention_backward(struct pf_model *model, int64_t layer, struct layer_saved *saved,
                              const struct pf_model_batch *batch);
 int model_ffn(struct pf_model *model, int64_t layer, struct layer_saved *saved,
-              const struct pf_model_batch *batch, float *y);
+              const struct pf_model_batch *batch, void *y);
 int model_ffn_backward(struct pf_model *model, int64_t layer, struct layer_saved *saved,
                        const struct pf_model_batch *batch);
+
+/* What backward needs of a half, without its output: the attention alone, the half up to it, the
+ * feed-forward half up to its activation. Each overwrites the parts of saved that it makes. */
+int model_attention_core(struct pf_model *model, int64_t layer, struct layer_saved *saved,
+                         const struct pf_model_batch *batch);
+int model_attention_inner(struct pf_model *model, int64_t layer, struct layer_saved *saved,
+                          const struct pf_model_batch *batch);
+int model_ffn_inner(struct pf_model *model, int64_t layer, struct layer_saved *saved);
 
 /* head.c: final norm, logits in chunks, loss, and with_grad the gradients that follow. */
 int model_head(struct pf_model *model, struct live_saved *live, const struct pf_model_batch *batch,
@@ -123,7 +147,7 @@ int model_head(struct pf_model *model, struct live_saved *live, const struct pf_
 /* head.c: turn live->dfinal_h into work.dx, the gradient of the last layer's output. */
 int model_head_backward(struct pf_model *model, struct live_saved *live);
 /* head.c: logits of tokens [first, first + n) into logits [n,V]. */
-int model_logits_chunk(struct pf_model *model, const float *final_h, int64_t first, int64_t n,
-                       float *logits);
+int model_logits_chunk(struct pf_model *model, const void *final_h, int64_t first, int64_t n,
+                       void *logits);
 
 #endif

@@ -5,8 +5,8 @@
 #include <pf/error.h>
 #include <pf/mem.h>
 
-/* Logits held at once: about this many floats, which is enough for a GEMM to run at full speed. */
-#define LOGITS_FLOATS ((int64_t)1 << 22)
+/* Logits held at once: about this many, which is enough for a GEMM to run at full speed. */
+#define LOGITS_ELEMENTS ((int64_t)1 << 22)
 #define LOSS_CHUNK_MIN 64
 
 struct cursor {
@@ -15,78 +15,197 @@ struct cursor {
     bool overflow;
 };
 
-static float *take(struct cursor *c, int64_t n)
+static void *take_bytes(struct cursor *c, int64_t n, size_t element)
 {
     size_t bytes, padded, end;
 
-    if (n < 0 || !pf_mul_size((size_t)n, sizeof(float), &bytes) ||
+    if (n < 0 || !pf_mul_size((size_t)n, element, &bytes) ||
         !pf_add_size(bytes, PF_MEM_ALIGN - 1, &padded) ||
         !pf_add_size(c->at, padded / PF_MEM_ALIGN * PF_MEM_ALIGN, &end)) {
         c->overflow = true;
         return NULL;
     }
-    float *const p = c->base ? (float *)(void *)(c->base + c->at) : NULL;
+    void *const p = c->base ? c->base + c->at : NULL;
     c->at = end;
     return p;
 }
 
-static void plan_layer(struct cursor *c, const struct pf_model_spec *spec, int64_t n_tokens,
-                       struct layer_saved *s)
+static float *take(struct cursor *c, int64_t n)
 {
-    const int64_t h = spec->hidden, d = spec->head_dim, heads = spec->n_heads,
-                  kv = spec->n_kv_heads;
-    const bool layer_norm = spec->norm == PF_NORM_LAYER;
+    return take_bytes(c, n, sizeof(float));
+}
 
-    s->x = take(c, n_tokens * h);
-    s->h1 = take(c, n_tokens * h);
-    s->mean1 = layer_norm ? take(c, n_tokens) : NULL;
-    s->rstd1 = take(c, n_tokens);
-    s->qkv = take(c, n_tokens * (heads + 2 * kv) * d);
+/* What a model needs to know of itself to lay buffers out. */
+struct shape {
+    const struct pf_model_spec *spec;
+    const struct pf_model_options *options;
+    int64_t n_tokens;
+    size_t element;
+};
+
+static struct shape shape_of(const struct pf_model_spec *spec, const struct pf_model_options *o)
+{
+    return (struct shape){spec, o, o->batch * o->seq, pf_dtype_bits(o->dtype) / 8};
+}
+
+/* Activations of a token row of n elements each. */
+static void *take_rows(struct cursor *c, const struct shape *s, int64_t n)
+{
+    return take_bytes(c, s->n_tokens * n, s->element);
+}
+
+/* Parts of a layer's saved activations that are recomputed, and so shared, together. */
+enum {
+    PART_INPUT = 1,
+    PART_ATTENTION = 2, /* norm, projections, rotation */
+    PART_CORE = 4,      /* the attention's output */
+    PART_FFN = 8,
+    PART_ALL = 15
+};
+
+static void take_attention(struct cursor *c, const struct shape *s, struct layer_saved *l)
+{
+    const struct pf_model_spec *const spec = s->spec;
+    const int64_t d = spec->head_dim, heads = spec->n_heads, kv = spec->n_kv_heads;
+
+    l->h1 = take_rows(c, s, spec->hidden);
+    l->mean1 = spec->norm == PF_NORM_LAYER ? take(c, s->n_tokens) : NULL;
+    l->rstd1 = take(c, s->n_tokens);
+    l->qkv = take_rows(c, s, (heads + 2 * kv) * d);
     if (spec->qk_norm) {
-        s->qk_raw = take(c, n_tokens * (heads + kv) * d);
-        s->q_rstd = take(c, n_tokens * heads);
-        s->k_rstd = take(c, n_tokens * kv);
+        l->qk_raw = take_rows(c, s, (heads + kv) * d);
+        l->q_rstd = take(c, s->n_tokens * heads);
+        l->k_rstd = take(c, s->n_tokens * kv);
     }
-    s->attn = take(c, n_tokens * heads * d);
-    s->lse = take(c, n_tokens * heads);
-    s->x_mid = take(c, n_tokens * h);
-    s->h2 = take(c, n_tokens * h);
-    s->mean2 = layer_norm ? take(c, n_tokens) : NULL;
-    s->rstd2 = take(c, n_tokens);
-    s->gate = spec->gated ? take(c, n_tokens * spec->ffn) : NULL;
-    s->up = take(c, n_tokens * spec->ffn);
-    s->act = take(c, n_tokens * spec->ffn);
 }
 
-static void plan_live(struct cursor *c, const struct pf_model_spec *spec,
-                      const struct pf_model_options *o, struct live_saved *live)
+static void take_ffn(struct cursor *c, const struct shape *s, struct layer_saved *l)
 {
-    const int64_t n_tokens = o->batch * o->seq;
+    const struct pf_model_spec *const spec = s->spec;
 
-    for (int64_t i = 0; i < spec->n_layers; i++) {
-        struct layer_saved unused = {0};
-        plan_layer(c, spec, n_tokens, live ? &live->layers[i] : &unused);
+    l->x_mid = take_rows(c, s, spec->hidden);
+    l->h2 = take_rows(c, s, spec->hidden);
+    l->mean2 = spec->norm == PF_NORM_LAYER ? take(c, s->n_tokens) : NULL;
+    l->rstd2 = take(c, s->n_tokens);
+    l->gate = spec->gated ? take_rows(c, s, spec->ffn) : NULL;
+    l->up = take_rows(c, s, spec->ffn);
+    l->act = take_rows(c, s, spec->ffn);
+}
+
+static void take_parts(struct cursor *c, const struct shape *s, unsigned parts,
+                       struct layer_saved *l)
+{
+    if (parts & PART_INPUT) {
+        l->x = take_rows(c, s, s->spec->hidden);
     }
+    if (parts & PART_ATTENTION) {
+        take_attention(c, s, l);
+    }
+    if (parts & PART_CORE) {
+        l->attn = take_rows(c, s, s->spec->n_heads * s->spec->head_dim);
+        l->lse = take(c, s->n_tokens * s->spec->n_heads);
+    }
+    if (parts & PART_FFN) {
+        take_ffn(c, s, l);
+    }
+}
+
+/* Use the shared buffers for the parts that are not saved. */
+static void borrow_parts(unsigned parts, const struct layer_saved *from, struct layer_saved *l)
+{
+    const struct layer_saved own = *l;
+
+    *l = *from;
+    l->x = parts & PART_INPUT ? from->x : own.x;
+    if (!(parts & PART_ATTENTION)) {
+        l->h1 = own.h1, l->mean1 = own.mean1, l->rstd1 = own.rstd1, l->qkv = own.qkv;
+        l->qk_raw = own.qk_raw, l->q_rstd = own.q_rstd, l->k_rstd = own.k_rstd;
+    }
+    if (!(parts & PART_CORE)) {
+        l->attn = own.attn, l->lse = own.lse;
+    }
+    if (!(parts & PART_FFN)) {
+        l->x_mid = own.x_mid, l->h2 = own.h2, l->mean2 = own.mean2, l->rstd2 = own.rstd2;
+        l->gate = own.gate, l->up = own.up, l->act = own.act;
+    }
+}
+
+int64_t model_group_size(const struct pf_model_spec *spec, const struct pf_model_options *o)
+{
+    const bool groups =
+        o->recompute == PF_RECOMPUTE_FULL && o->recompute_method == PF_RECOMPUTE_UNIFORM;
+    const int64_t n = groups && o->recompute_layers > 0 ? o->recompute_layers : 1;
+
+    return n < spec->n_layers ? n : spec->n_layers;
+}
+
+bool model_recomputes(const struct pf_model_spec *spec, const struct pf_model_options *o,
+                      int64_t layer)
+{
+    const int64_t n_block = o->recompute_layers > 0 ? o->recompute_layers : spec->n_layers;
+
+    return o->train && o->recompute != PF_RECOMPUTE_NONE &&
+           (o->recompute_method == PF_RECOMPUTE_UNIFORM || layer < n_block);
+}
+
+/* Which parts of a layer lie in shared buffers. */
+static unsigned shared_parts(const struct shape *s, int64_t layer)
+{
+    if (!model_recomputes(s->spec, s->options, layer)) {
+        return 0;
+    }
+    switch (s->options->recompute) {
+    case PF_RECOMPUTE_FULL_ATTN:
+        return PART_ATTENTION | PART_CORE;
+    case PF_RECOMPUTE_CORE_ATTN:
+        return PART_CORE;
+    case PF_RECOMPUTE_FULL:
+        return layer % model_group_size(s->spec, s->options) == 0 ? PART_ALL & ~PART_INPUT
+                                                                  : PART_ALL;
+    case PF_RECOMPUTE_NONE:
+        break;
+    }
+    return 0;
+}
+
+static int64_t n_shared(const struct shape *s)
+{
+    return s->options->train && s->options->recompute != PF_RECOMPUTE_NONE
+               ? model_group_size(s->spec, s->options)
+               : 0;
+}
+
+/* live: NULL to count only. */
+static void plan_live(struct cursor *c, const struct shape *s, struct live_saved *live)
+{
     struct live_saved unused = {0}, *const l = live ? live : &unused;
-    l->x_out = take(c, n_tokens * spec->hidden);
-    l->final_h = take(c, n_tokens * spec->hidden);
-    l->final_mean = spec->norm == PF_NORM_LAYER ? take(c, n_tokens) : NULL;
-    l->final_rstd = take(c, n_tokens);
-    l->dfinal_h = o->train ? take(c, n_tokens * spec->hidden) : NULL;
+
+    for (int64_t i = 0; i < s->spec->n_layers; i++) {
+        struct layer_saved one = {0};
+        take_parts(c, s, PART_ALL & ~shared_parts(s, i), live ? &live->layers[i] : &one);
+    }
+    l->x_out = take_rows(c, s, s->spec->hidden);
+    l->final_h = take_rows(c, s, s->spec->hidden);
+    l->final_mean = s->spec->norm == PF_NORM_LAYER ? take(c, s->n_tokens) : NULL;
+    l->final_rstd = take(c, s->n_tokens);
+    l->dfinal_h = s->options->train ? take_rows(c, s, s->spec->hidden) : NULL;
 }
 
-static void plan_work(struct cursor *c, const struct pf_model_spec *spec,
-                      const struct pf_model_options *o, struct work *w)
+static void plan_work(struct cursor *c, const struct shape *s, struct work *w)
 {
-    const int64_t n_tokens = o->batch * o->seq, d = spec->head_dim;
+    const struct pf_model_spec *const spec = s->spec;
 
-    w->dh = take(c, n_tokens * spec->hidden);
-    if (o->train) {
-        w->dx = take(c, n_tokens * spec->hidden);
-        w->dqkv = take(c, n_tokens * (spec->n_heads + 2 * spec->n_kv_heads) * d);
-        w->dattn = take(c, n_tokens * spec->n_heads * d);
-        w->delta = take(c, n_tokens * spec->n_heads);
-        w->dact = take(c, n_tokens * spec->ffn);
+    w->dh = take_rows(c, s, spec->hidden);
+    if (s->options->train) {
+        w->dx = take_rows(c, s, spec->hidden);
+        w->dqkv = take_rows(c, s, (spec->n_heads + 2 * spec->n_kv_heads) * spec->head_dim);
+        w->dattn = take_rows(c, s, spec->n_heads * spec->head_dim);
+        w->delta = take(c, s->n_tokens * spec->n_heads);
+        w->dact = take_rows(c, s, spec->ffn);
+    }
+    for (int64_t i = 0; i < n_shared(s); i++) {
+        struct layer_saved one = {0};
+        take_parts(c, s, shared_parts(s, i), w->shared ? &w->shared[i] : &one);
     }
 }
 
@@ -96,7 +215,7 @@ int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model
     int64_t chunk = options->loss_chunk;
 
     if (chunk <= 0) {
-        chunk = LOGITS_FLOATS / spec->vocab_size;
+        chunk = LOGITS_ELEMENTS / spec->vocab_size;
         chunk = chunk < LOSS_CHUNK_MIN ? LOSS_CHUNK_MIN : chunk;
     }
     return chunk < n_tokens ? chunk : n_tokens;
@@ -105,14 +224,15 @@ int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model
 int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_options *options,
                   struct pf_model_plan *plan_out)
 {
+    const struct shape s = shape_of(spec, options);
     struct cursor live = {0}, work = {0}, logits = {0};
     struct work unused = {0};
 
     for (int i = 0; i < options->n_live; i++) {
-        plan_live(&live, spec, options, NULL);
+        plan_live(&live, &s, NULL);
     }
-    plan_work(&work, spec, options, &unused);
-    take(&logits, model_loss_chunk(spec, options) * spec->vocab_size);
+    plan_work(&work, &s, &unused);
+    take_bytes(&logits, model_loss_chunk(spec, options) * spec->vocab_size, s.element);
     if (live.overflow || work.overflow || logits.overflow) {
         return pf_fail(PF_ENOMEM, "the activations of this batch do not fit any memory");
     }
@@ -120,29 +240,44 @@ int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_option
     return 0;
 }
 
+static int place_live(struct pf_model *model, struct cursor *c, const struct shape *s,
+                      struct live_saved *live)
+{
+    live->layers = pf_calloc_array((size_t)s->spec->n_layers + 1, sizeof *live->layers);
+    if (!live->layers) {
+        return PF_ENOMEM;
+    }
+    plan_live(c, s, live);
+    for (int64_t i = 0; i < s->spec->n_layers; i++) {
+        const unsigned parts = shared_parts(s, i);
+        if (parts) {
+            borrow_parts(parts, &model->work.shared[i % model->work.n_shared], &live->layers[i]);
+        }
+    }
+    return 0;
+}
+
 int model_allocate(struct pf_model *model)
 {
-    const struct pf_model_spec *const spec = model->spec;
-    const struct pf_model_options *const o = &model->options;
+    const struct shape s = shape_of(model->spec, &model->options);
     struct pf_model_plan plan;
 
-    PF_TRY(pf_model_plan(spec, o, &plan));
+    PF_TRY(pf_model_plan(s.spec, s.options, &plan));
     model->arena = pf_alloc(plan.activation_bytes + plan.work_bytes + plan.logits_bytes);
-    model->live = pf_calloc_array((size_t)o->n_live, sizeof *model->live);
-    if (!model->arena || !model->live) {
+    model->live = pf_calloc_array((size_t)s.options->n_live, sizeof *model->live);
+    model->work.n_shared = n_shared(&s);
+    model->work.shared =
+        pf_calloc_array((size_t)model->work.n_shared + 1, sizeof *model->work.shared);
+    if (!model->arena || !model->live || !model->work.shared) {
         return PF_ENOMEM;
     }
     struct cursor c = {.base = model->arena};
-    for (int i = 0; i < o->n_live; i++) {
-        model->live[i].layers =
-            pf_calloc_array((size_t)spec->n_layers, sizeof *model->live[i].layers);
-        if (!model->live[i].layers) {
-            return PF_ENOMEM;
-        }
-        plan_live(&c, spec, o, &model->live[i]);
+    plan_work(&c, &s, &model->work);
+    for (int i = 0; i < s.options->n_live; i++) {
+        PF_TRY(place_live(model, &c, &s, &model->live[i]));
     }
-    plan_work(&c, spec, o, &model->work);
-    model->work.logits = take(&c, model_loss_chunk(spec, o) * spec->vocab_size);
+    model->work.logits =
+        take_bytes(&c, model_loss_chunk(s.spec, s.options) * s.spec->vocab_size, s.element);
     return 0;
 }
 

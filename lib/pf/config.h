@@ -25,6 +25,7 @@
 
 #include <pf/dtype.h>
 #include <pf/mesh.h>
+#include <pf/model.h>
 #include <pf/str.h>
 
 #include <stdbool.h>
@@ -78,7 +79,11 @@ struct pf_config {
     int64_t n_lr_table;
     bool pp_delay_scale_loss; /* false: 1/tokens is applied at the loss, not after accumulation */
     /* numbers and machine */
-    enum pf_dtype dtype; /* of stored weights: F32, BF16, F16 */
+    enum pf_dtype dtype; /* of stored weights and activations: F32, BF16, F16 */
+    double scale_loss;   /* F16: the first loss scale */
+    enum pf_recompute recompute;
+    enum pf_recompute_method recompute_method;
+    int64_t recompute_num_layers; /* 0: the method's default */
     char *device;
     int64_t threads; /* 0: the CPUs this process may use, shared among the ranks of the host */
     char *kernels_from;

@@ -12,8 +12,14 @@
  * no [T,V] matrix exists. So forward leaves the gradient of the final hidden state
  * behind, and has added the head's weight gradient.
  *
- * Gradients accumulate (+=) into the bound buffer, unscaled but for batch->grad_scale. Everything is
- * fp32. Nothing is allocated after pf_model_new except library scratch in the first step.
+ * Weights and activations have one dtype, F32, BF16 or F16; sums, norms' statistics, losses and
+ * gradients of weights are fp32 in all of them. Gradients accumulate (+=) into the bound buffer,
+ * unscaled but for batch->grad_scale. Nothing is allocated after pf_model_new except library scratch
+ * in the first step.
+ *
+ * Recomputation trades time for memory: what a recomputed part would have saved lies in buffers that
+ * all such parts share, and backward runs the part's forward again first, with the same kernels and
+ * the same draws, so that no bit changes.
  *
  *     PF_TRY(pf_model_new(&spec, table, layout, ops, &options, &model));
  *     pf_model_bind(model, params, grads);
@@ -37,8 +43,26 @@
 
 struct pf_model;
 
+/* What backward computes again instead of finding it saved (Megatron's and PaddleFormers' names). */
+enum pf_recompute {
+    PF_RECOMPUTE_NONE,
+    PF_RECOMPUTE_FULL,      /* whole layers; only their inputs are saved */
+    PF_RECOMPUTE_FULL_ATTN, /* the attention half: norm, projections, rotation, attention */
+    PF_RECOMPUTE_CORE_ATTN, /* the attention itself; its q, k and v are saved */
+};
+
+enum pf_recompute_method {
+    PF_RECOMPUTE_UNIFORM, /* every layer; whole layers in groups of n of which only the first one's
+                             input is saved */
+    PF_RECOMPUTE_BLOCK,   /* the first n layers, each by itself; the others save everything */
+};
+
 struct pf_model_options {
-    int64_t batch, seq;             /* of every micro-batch; T = batch * seq */
+    int64_t batch, seq;  /* of every micro-batch; T = batch * seq */
+    enum pf_dtype dtype; /* of weights and activations: F32, BF16, F16 */
+    enum pf_recompute recompute;
+    enum pf_recompute_method recompute_method;
+    int64_t recompute_layers;       /* n of the method; 0: uniform 1, block all */
     int n_live;                     /* micro-batches whose activations are held at once */
     bool train;                     /* false: no backward buffers */
     int64_t loss_chunk;             /* tokens whose logits are held at once; 0: chosen from V */
@@ -75,9 +99,9 @@ int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
                  const struct pf_model_options *options, struct pf_model **model_out);
 void pf_model_free(struct pf_model *model);
 
-/* Use these fused buffers (layout's offsets, fp32). grads may be NULL for a model that only
- * evaluates. */
-void pf_model_bind(struct pf_model *model, const float *params, float *grads);
+/* Use these fused buffers at the layout's offsets: params of the model's dtype, grads fp32 (NULL for
+ * a model that only evaluates). */
+void pf_model_bind(struct pf_model *model, const void *params, float *grads);
 
 /*
  * One micro-batch forward. token_loss [T] is overwritten with each position's loss (0 where the
@@ -89,15 +113,15 @@ int pf_model_forward(struct pf_model *model, int live, const struct pf_model_bat
 /* Backward of the forward that filled this live slot. Adds all other weight gradients. */
 int pf_model_backward(struct pf_model *model, int live, const struct pf_model_batch *batch);
 
-/* Logits [T,V] of the forward in a live slot, for dumps: overwrites logits. */
+/* Logits [T,V] of the forward in a live slot as floats, for dumps. Overwrites logits. */
 int pf_model_logits(struct pf_model *model, int live, float *logits);
 
 /*
- * Hidden states [T,H] of the forward in a live slot: 0 is the input of the first layer, i the
- * output of layer i-1; pf_model_final_norm the normed output of the last. Borrowed.
+ * Hidden state [T,H] of the forward in a live slot as floats, for dumps: i = 0 is the input of the
+ * first layer, i <= n_layers the output of layer i-1, n_layers + 1 the normed output of the last.
+ * PF_EINVAL where recomputation did not keep it.
  */
-const float *pf_model_hidden(const struct pf_model *model, int live, int64_t i);
-const float *pf_model_final_norm(const struct pf_model *model, int live);
+int pf_model_hidden(const struct pf_model *model, int live, int64_t i, float *hidden);
 
 /* Sizes as planned. */
 int64_t pf_model_n_tokens(const struct pf_model *model);

@@ -20,6 +20,8 @@ static const char *const schedule_modes[] = {"1F1B", "FThenB", "VPP", NULL};
 static const char *const dtypes[] = {"float32", "bfloat16", "float16", NULL};
 static const char *const optimizers[] = {"adamw", NULL};
 static const char *const opt_levels[] = {"O0", "O1", "O2", NULL};
+static const char *const granularities[] = {"none", "full", "full_attn", "core_attn", NULL};
+static const char *const methods[] = {"uniform", "block", NULL};
 static const char *const topo_orders[] = {"sharding_first", "pp_first", NULL};
 static const char *const formats[] = {"pf", "flex_checkpoint", "sharding_io", "unified_checkpoint",
                                       NULL};
@@ -183,21 +185,23 @@ const struct pf_key pf_keys[] = {
              "micro-batch. The two round differently"},
     /* precision */
     {"dtype", PF_KEY_ENUM, PF_KEY_EFFECTIVE, "\"float32\"", .choices = dtypes, .field = AT(dtype),
-     .help = "how weights are stored, and what precision the model computes with has; masters, "
-             "moments, gradients and sums are float32, and so is all arithmetic in this build"},
+     .help = "how weights and activations are stored; masters, moments, weight gradients and sums "
+             "are float32, and so is the arithmetic between one store and the next"},
     {"bf16", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .field = NOWHERE,
      .help = "true: dtype is bfloat16"},
     {"fp16", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .field = NOWHERE,
      .help = "true: dtype is float16"},
     {"fp16_opt_level", PF_KEY_ENUM, PF_KEY_SATISFIED, "\"O1\"", .choices = opt_levels,
      .help = "how much of the model is computed in 16 bits", .field = NOWHERE,
-     .why = "weights are stored in dtype with float32 masters, and arithmetic is float32, at every "
-            "level"},
+     .why = "weights are kept twice at every level: in dtype for the model (O2), and as float32 "
+            "masters, which the optimizer updates (O1)"},
     {"amp_master_grad", PF_KEY_BOOL, PF_KEY_SATISFIED, "true", .help = "keep gradients in float32",
      .field = NOWHERE, .why = "gradients are always float32"},
-    {"scale_loss", PF_KEY_F64, PF_KEY_SATISFIED, "32768", .min = 1e-30, .max = 1e30,
-     .help = "the first factor on the loss in float16", .field = NOWHERE,
-     .why = "gradients are float32 and cannot underflow as those of float16 do: nothing is scaled"},
+    {"scale_loss", PF_KEY_F64, PF_KEY_EFFECTIVE, "32768", .min = 1e-30, .max = 1e30,
+     .may_change_on_resume = true, .field = AT(scale_loss),
+     .help = "float16: the first factor on the loss. It halves when a gradient overflows, which "
+             "skips the step on all ranks, and doubles after 2000 steps without one; a checkpoint "
+             "keeps it"},
     {"deterministic_mode", PF_KEY_BOOL, PF_KEY_SATISFIED, "false",
      .help = "use only algorithms that give the same bits again", .field = NOWHERE,
      .why = "a rerun gives the same bits, always"},
@@ -371,13 +375,18 @@ const struct pf_key pf_keys[] = {
      .help = "reduce input gradients while weight gradients are computed", .field = NOWHERE,
      .why = NOT_TP},
     /* recompute */
-    {"recompute_granularity", PF_KEY_STRING, PF_KEY_REFUSED, "null",
-     .help = "what is computed again in backward: full, full_attn or core_attn", .field = NOWHERE,
-     .why = NOT_RECOMPUTE},
-    {"recompute_method", PF_KEY_STRING, PF_KEY_REFUSED, "null",
-     .help = "which layers are: uniform or block", .field = NOWHERE, .why = NOT_RECOMPUTE},
-    {"recompute_num_layers", PF_KEY_I64, PF_KEY_REFUSED, "null", .unit = "layers",
-     .help = "how many layers are", .field = NOWHERE, .why = NOT_RECOMPUTE},
+    {"recompute_granularity", PF_KEY_ENUM, PF_KEY_EFFECTIVE, "\"none\"", .choices = granularities,
+     .may_change_on_resume = true, .field = AT(recompute),
+     .help = "what backward computes again instead of finding it saved: full, whole layers; "
+             "full_attn, the attention half of a layer; core_attn, the attention itself. Less "
+             "memory, more time, the same bits"},
+    {"recompute_method", PF_KEY_ENUM, PF_KEY_EFFECTIVE, "\"uniform\"", .choices = methods,
+     .may_change_on_resume = true, .field = AT(recompute_method),
+     .help = "uniform: all layers; with full in groups of recompute_num_layers (1), of which the "
+             "first one's input is kept. block: the first recompute_num_layers layers (all) only"},
+    {"recompute_num_layers", PF_KEY_I64, PF_KEY_EFFECTIVE, "null", .unit = "layers", .min = 1,
+     .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(recompute_num_layers),
+     .help = "the number that recompute_method speaks of"},
     {"recompute_modules", PF_KEY_STRING_LIST, PF_KEY_REFUSED, "null", .same_as_default = "[[]]",
      .help = "which modules are", .field = NOWHERE, .why = NOT_RECOMPUTE},
     {"offload_recompute_inputs", PF_KEY_BOOL, PF_KEY_REFUSED, "false",

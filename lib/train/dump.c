@@ -149,9 +149,8 @@ int train_dump_micro(struct pf_trainer *t, int micro, int live)
     }
     if (t->config->dump & PF_DUMP_HIDDEN) {
         for (int64_t i = 0; i < t->spec.n_layers + 2; i++) {
-            const float *const h = i <= t->spec.n_layers ? pf_model_hidden(t->model, live, i)
-                                                         : pf_model_final_norm(t->model, live);
-            PF_TRY(gather(t, d->hidden, (size_t)i, micro, h, t->spec.hidden));
+            PF_TRY(pf_model_hidden(t->model, live, i, d->buffer));
+            PF_TRY(gather(t, d->hidden, (size_t)i, micro, d->buffer, t->spec.hidden));
         }
     }
     return 0;

@@ -180,6 +180,9 @@ int train_metrics_step(struct pf_trainer *t, const struct step_result *r)
     pf_json_out_member_f64(&out, "loss", r->loss);
     pf_json_out_member_f64(&out, "grad_norm", r->grad_norm);
     pf_json_out_member_f64(&out, "learning_rate", r->learning_rate);
+    if (c->dtype == PF_DTYPE_F16) {
+        pf_json_out_member_f64(&out, "loss_scale", t->loss_scale);
+    }
     pf_json_out_member_i64(&out, "tokens", r->tokens);
     pf_json_out_member_f64(&out, "tokens_per_second", rate);
     pf_json_out_member_f64(&out, "step_seconds", r->seconds);

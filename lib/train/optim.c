@@ -70,9 +70,9 @@ int train_update(struct pf_trainer *t, double lr, double grad_scale)
                                            .grad = t->grads + g,
                                            .param = t->master + p,
                                            .moment1 = t->moment1 + g,
-                                           .moment2 = t->moment2 + g};
-        PF_TRY(pf_op_adamw(t->ops, PF_DTYPE_F32, &args));
-        PF_TRY(train_state_narrow(t, p, t->layout->count[i]));
+                                           .moment2 = t->moment2 + g,
+                                           .weight_out = t->narrow ? t->narrow + p : NULL};
+        PF_TRY(pf_op_adamw(t->ops, c->dtype, &args));
     }
     return 0;
 }

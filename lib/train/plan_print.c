@@ -45,7 +45,6 @@ static void add_state(const struct pf_trainer *t, const struct pf_layout *layout
     const bool narrow = t->config->dtype != PF_DTYPE_F32, trains = !t->config->eval_only;
 
     add_memory(plan, "parameters", floats(layout->param_elements));
-    add_memory(plan, "masters", narrow ? floats(layout->param_elements) : 0);
     add_memory(plan, "stored_weights", narrow ? (size_t)layout->param_elements * 2 : 0);
     add_memory(plan, "gradients", trains ? floats(layout->grad_elements) : 0);
     add_memory(plan, "moments", trains ? 2 * floats(layout->grad_reduced_elements) : 0);

@@ -81,6 +81,16 @@ static int skip_step(struct pf_trainer *t)
     return train_metrics_event(t, "warning", "text", "data skipped");
 }
 
+static int tell_overflow(struct pf_trainer *t)
+{
+    char text[96];
+
+    snprintf(text, sizeof text, "a gradient overflowed: step skipped, loss scale now %g",
+             t->loss_scale);
+    pf_log_warn0("train", "step %lld: %s", (long long)t->step, text);
+    return train_metrics_event(t, "warning", "text", text);
+}
+
 static int one_step(struct pf_trainer *t)
 {
     struct step_result result;
@@ -90,6 +100,9 @@ static int one_step(struct pf_trainer *t)
     } else {
         PF_TRY(train_step(t, &result));
         PF_TRY(log_step(t, &result));
+        if (result.overflow) {
+            PF_TRY(tell_overflow(t));
+        }
     }
     train_metrics_progress(t);
     return after_step(t);

@@ -27,15 +27,12 @@ static bool narrow_dtype(const struct pf_trainer *t)
 
 int train_state_new(struct pf_trainer *t)
 {
-    PF_TRY(allocate(t, t->layout->param_elements, &t->params));
+    PF_TRY(allocate(t, t->layout->param_elements, &t->master));
     if (narrow_dtype(t)) {
         void *block;
-        PF_TRY(allocate(t, t->layout->param_elements, &t->master));
         PF_TRY(pf_dev_mem_alloc(t->dev, (size_t)t->layout->param_elements * sizeof *t->narrow,
                                 &block));
         t->narrow = block;
-    } else {
-        t->master = t->params;
     }
     if (t->config->eval_only) {
         return 0;
@@ -50,9 +47,7 @@ void train_state_free(struct pf_trainer *t)
     if (!t->dev) {
         return;
     }
-    void *const blocks[] = {t->params,  t->master == t->params ? NULL : t->master,
-                            t->narrow,  t->grads,
-                            t->moment1, t->moment2};
+    void *const blocks[] = {t->master, t->narrow, t->grads, t->moment1, t->moment2};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         if (blocks[i]) {
             pf_dev_mem_free(t->dev, blocks[i]);
@@ -62,15 +57,14 @@ void train_state_free(struct pf_trainer *t)
     t->dev = NULL;
 }
 
-int train_state_narrow(struct pf_trainer *t, int64_t at, int64_t n)
+/* Round all masters into what the model computes with. */
+static int narrow_all(struct pf_trainer *t)
 {
-    const enum pf_dtype dtype = t->config->dtype;
-
-    if (!narrow_dtype(t)) {
+    if (!t->narrow) {
         return 0;
     }
-    PF_TRY(pf_dtype_convert(PF_DTYPE_F32, t->master + at, dtype, t->narrow + at, (size_t)n));
-    return pf_dtype_convert(dtype, t->narrow + at, PF_DTYPE_F32, t->params + at, (size_t)n);
+    return pf_dtype_convert(PF_DTYPE_F32, t->master, t->config->dtype, t->narrow,
+                            (size_t)t->layout->param_elements);
 }
 
 static void initialise(struct pf_trainer *t)
@@ -128,7 +122,7 @@ static int64_t live_state(struct pf_trainer *t, struct pf_ckpt_live *live)
             live[n++] = live_of(row, PF_ROLE_WEIGHT, t->config->dtype, t->narrow + p);
             live[n++] = live_of(row, PF_ROLE_MASTER, PF_DTYPE_F32, t->master + p);
         } else {
-            live[n++] = live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32, t->params + p);
+            live[n++] = live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32, t->master + p);
         }
         if (g >= 0 && t->moment1) {
             live[n++] = live_of(row, PF_ROLE_MOMENT1, PF_DTYPE_F32, t->moment1 + g);
@@ -213,6 +207,8 @@ static int read_trainer_state(struct pf_trainer *t)
                                    &doc));
     PF_TRY_GOTO(pf_json_need_i64(doc, "step", &t->step), out);
     PF_TRY_GOTO(pf_json_i64(doc, "updates", t->step, &t->updates), out);
+    PF_TRY_GOTO(pf_json_f64(doc, "loss_scale", t->loss_scale, &t->loss_scale), out);
+    PF_TRY_GOTO(pf_json_i64(doc, "loss_scale_good_steps", 0, &t->scale_good_steps), out);
     PF_TRY_GOTO(pf_json_need_i64(doc, "samples", &t->samples), out);
     PF_TRY_GOTO(pf_json_need_i64(doc, "tokens_seen", &t->tokens_seen), out);
     PF_TRY_GOTO(pf_json_need_string(doc, "data_digest", &digest), out);
@@ -242,10 +238,6 @@ static int resume_state(struct pf_trainer *t)
     }
     int err = pf_ckpt_load(t->world, t->resume, live, live_state(t, live), true);
     pf_free(live);
-    if (!err && t->narrow) {
-        err = pf_dtype_convert(t->config->dtype, t->narrow, PF_DTYPE_F32, t->params,
-                               (size_t)t->layout->param_elements);
-    }
     return err ? err : read_trainer_state(t);
 }
 
@@ -259,7 +251,7 @@ int train_state_fill(struct pf_trainer *t)
     } else {
         initialise(t);
     }
-    return train_state_narrow(t, 0, t->layout->param_elements);
+    return narrow_all(t);
 }
 
 static int state_json(const struct pf_trainer *t, struct pf_str *text)
@@ -272,6 +264,8 @@ static int state_json(const struct pf_trainer *t, struct pf_str *text)
     pf_json_out_object_begin(&out);
     pf_json_out_member_i64(&out, "step", t->step);
     pf_json_out_member_i64(&out, "updates", t->updates);
+    pf_json_out_member_f64(&out, "loss_scale", t->loss_scale);
+    pf_json_out_member_i64(&out, "loss_scale_good_steps", t->scale_good_steps);
     pf_json_out_member_i64(&out, "samples", t->samples);
     pf_json_out_member_i64(&out, "tokens_seen", t->tokens_seen);
     pf_json_out_member_i64(&out, "total_steps", t->total_steps);

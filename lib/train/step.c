@@ -116,6 +116,28 @@ static double clip_coefficient(const struct pf_config *c, double norm)
     return c->max_grad_norm > 0 && coefficient < 1 ? coefficient : 1;
 }
 
+/* Steps without overflow after which the loss scale doubles (paddle.amp.GradScaler's default). */
+#define SCALE_GROWS_AFTER 2000
+
+/* Dynamic loss scaling, Source: Micikevicius et al. 2018. The gradients are those of all ranks, so
+ * every rank comes to the same verdict. */
+static bool overflowed(struct pf_trainer *t, double norm)
+{
+    if (t->config->dtype != PF_DTYPE_F16) {
+        return false;
+    }
+    if (!isfinite(norm)) {
+        t->loss_scale /= 2;
+        t->scale_good_steps = 0;
+        return true;
+    }
+    if (++t->scale_good_steps == SCALE_GROWS_AFTER) {
+        t->loss_scale *= 2;
+        t->scale_good_steps = 0;
+    }
+    return false;
+}
+
 static int check_finite(const struct pf_trainer *t, double loss, double norm)
 {
     if (isfinite(loss) && isfinite(norm)) {
@@ -123,6 +145,23 @@ static int check_finite(const struct pf_trainer *t, double loss, double norm)
     }
     return pf_fail(PF_ENUMERIC, "step %lld: the %s is not finite; no weight was changed by it",
                    (long long)t->step, isfinite(loss) ? "gradient norm" : "loss");
+}
+
+/* Update, or where a gradient overflowed in fp16, do not. */
+static int finish_step(struct pf_trainer *t, double grad_scale, struct step_result *r)
+{
+    const struct pf_config *const c = t->config;
+
+    r->learning_rate = train_learning_rate(c, t->step, t->total_steps);
+    r->overflow = isfinite(r->loss) && overflowed(t, r->grad_norm);
+    if (!r->overflow) {
+        PF_TRY(check_finite(t, r->loss, r->grad_norm));
+        t->updates++;
+        PF_TRY(train_update(t, r->learning_rate, grad_scale * clip_coefficient(c, r->grad_norm)));
+    }
+    t->samples += c->global_train_batch_size;
+    t->tokens_seen += r->tokens;
+    return 0;
 }
 
 bool train_skip_due(const struct pf_trainer *t)
@@ -148,17 +187,17 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
 {
     const struct pf_config *const c = t->config;
     const double started = pf_time_monotonic();
+    struct step_result r = {0};
     struct pf_exactsum sum;
-    int64_t tokens;
 
     t->step++;
-    PF_TRY(read_step(t, &tokens));
+    PF_TRY(read_step(t, &r.tokens));
     if (train_dump_due(t)) {
         PF_TRY(train_dump_begin(t));
     }
-    const double per_token = tokens > 0 ? 1.0 / (double)tokens : 0;
-    const double at_loss = c->pp_delay_scale_loss ? 1 : per_token;
-    const double at_end = c->pp_delay_scale_loss ? per_token : 1;
+    const double per_token = r.tokens > 0 ? 1.0 / (double)r.tokens : 0;
+    const double at_loss = (c->pp_delay_scale_loss ? 1 : per_token) * t->loss_scale;
+    const double at_end = (c->pp_delay_scale_loss ? per_token : 1) / t->loss_scale;
 
     memset(t->grads, 0, (size_t)t->layout->grad_elements * sizeof *t->grads);
     pf_exactsum_init(&sum);
@@ -171,21 +210,11 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
         PF_TRY(train_dump_grads(t, at_end));
         PF_TRY(train_dump_end(t));
     }
-    const double loss = pf_exactsum_round(&sum) * per_token;
-    double norm;
-    PF_TRY(train_grad_norm(t, at_end, &norm));
-    PF_TRY(check_finite(t, loss, norm));
-
-    const double lr = train_learning_rate(c, t->step, t->total_steps);
-    t->updates++;
-    PF_TRY(train_update(t, lr, at_end * clip_coefficient(c, norm)));
-    t->samples += c->global_train_batch_size;
-    t->tokens_seen += tokens;
-    *result_out = (struct step_result){.loss = loss,
-                                       .grad_norm = norm,
-                                       .learning_rate = lr,
-                                       .seconds = pf_time_monotonic() - started,
-                                       .tokens = tokens};
+    r.loss = pf_exactsum_round(&sum) * per_token;
+    PF_TRY(train_grad_norm(t, at_end, &r.grad_norm));
+    PF_TRY(finish_step(t, at_end, &r));
+    r.seconds = pf_time_monotonic() - started;
+    *result_out = r;
     return 0;
 }
 

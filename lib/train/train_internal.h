@@ -27,6 +27,7 @@ struct micro_batch {
 /* What one step measured, equal on all ranks. */
 struct step_result {
     double loss, grad_norm, learning_rate, seconds;
+    bool overflow; /* fp16: a gradient was not finite; no weight was changed */
     int64_t tokens;
 };
 
@@ -67,9 +68,8 @@ struct pf_trainer {
     struct pf_dev *dev;
     struct pf_layout *layout;
     struct pf_model *model, *eval_model; /* the same object where the batch is the same */
-    float *params;                       /* what the model computes with */
-    float *master;                       /* what AdamW updates; params itself in fp32 */
-    uint16_t *narrow;                    /* params as stored, in bf16 or fp16; NULL in fp32 */
+    float *master;                       /* fp32 parameters, which AdamW updates */
+    uint16_t *narrow; /* the same as stored and computed with, in bf16 or fp16; NULL in fp32 */
     float *grads, *moment1, *moment2;
     struct pf_data *data, *eval_data;
     struct micro_batch *micro; /* [accumulation] */
@@ -82,6 +82,8 @@ struct pf_trainer {
     int64_t updates; /* steps that changed weights: all but those of skip_data_intervals */
     int64_t samples; /* sequences consumed: the global position of the next step */
     int64_t tokens_seen;
+    double loss_scale;        /* fp16: factor on the loss, 1 otherwise */
+    int64_t scale_good_steps; /* since it last changed */
     int64_t saved_step;
     bool stopping;
     char *stop_path; /* the file of pf-train --stop */
@@ -106,8 +108,6 @@ int train_read_model(struct pf_trainer *t);
 int train_state_new(struct pf_trainer *t);
 int train_state_fill(struct pf_trainer *t);
 void train_state_free(struct pf_trainer *t);
-/* Round the masters of a row range into what the model computes with. Only where dtype is not fp32. */
-int train_state_narrow(struct pf_trainer *t, int64_t at, int64_t n);
 int train_save(struct pf_trainer *t);
 int train_export(struct pf_trainer *t, const char *name);
 

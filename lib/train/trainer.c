@@ -231,6 +231,7 @@ int pf_trainer_new(const struct pf_config *config, struct pf_comm *world,
     t->config = config;
     t->world = world;
     t->saved_step = -1;
+    t->loss_scale = config->dtype == PF_DTYPE_F16 ? config->scale_loss : 1;
     PF_TRY_GOTO(pf_comm_all_agree(world, resolve_locally(t), NULL), out);
     PF_TRY_GOTO(make_groups(t), out);
     PF_TRY_GOTO(pf_comm_all_agree(world, train_open_kernels(t), NULL), out);
@@ -260,7 +261,7 @@ struct pf_schedule *pf_trainer_schedule(struct pf_trainer *trainer)
 
 const float *pf_trainer_param(const struct pf_trainer *trainer, const struct pf_tensor_row *row)
 {
-    return trainer->params ? trainer->params + trainer->layout->param_at[row - trainer->table->rows]
+    return trainer->master ? trainer->master + trainer->layout->param_at[row - trainer->table->rows]
                            : NULL;
 }
 
@@ -421,6 +422,10 @@ struct pf_model_options train_model_options(const struct pf_trainer *t, bool tra
                                      .seq = c->max_seq_length,
                                      .n_live = train ? t->facts.n_slots : 1,
                                      .train = train,
+                                     .dtype = c->dtype,
+                                     .recompute = c->recompute,
+                                     .recompute_method = c->recompute_method,
+                                     .recompute_layers = c->recompute_num_layers,
                                      .seed = c->seed};
 }
 
@@ -435,6 +440,12 @@ bool train_has_eval_model(const struct pf_config *c)
     return train_wants_eval(c) && !shares_model(c);
 }
 
+/* What the models compute with. */
+static const void *train_weights(const struct pf_trainer *t)
+{
+    return t->narrow ? (const void *)t->narrow : t->master;
+}
+
 static int make_models(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
@@ -443,13 +454,13 @@ static int make_models(struct pf_trainer *t)
 
     if (!c->eval_only) {
         PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &train, &t->model));
-        pf_model_bind(t->model, t->params, t->grads);
+        pf_model_bind(t->model, train_weights(t), t->grads);
     }
     if (shares_model(c)) {
         t->eval_model = t->model;
     } else if (t->eval_data) {
         PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &eval, &t->eval_model));
-        pf_model_bind(t->eval_model, t->params, NULL);
+        pf_model_bind(t->eval_model, train_weights(t), NULL);
     }
     return 0;
 }

@@ -319,6 +319,36 @@ static void variant(const char *folder, const char *sub, const char *golden_name
     check_logits(folder, golden_name, "variant", sub);
 }
 
+/* bf16 weights and activations: as far from fp32 as torch's bf16 is, give or take a half. */
+static void bfloat16(const char *folder, const struct pf_json *g)
+{
+    char words[2048], model[512], want[512], got[512];
+    double sum = 0, most = 0;
+
+    snprintf(model, sizeof model, "%s/%s", root, folder);
+    snprintf(want, sizeof want, "%s/%s/golden.safetensors", root, folder);
+    snprintf(got, sizeof got, "%s/bf16/dump/step-000001/logits.safetensors", scratch);
+    batch_words(folder, model, "input_ids,labels", 2, words, sizeof words);
+    const size_t len = strlen(words);
+    snprintf(words + len, sizeof words - len, " dtype=bfloat16");
+    ok(run_train(1, "bf16", words) == 0, "%s bf16: a step", folder);
+    struct array a = load(got, "logits"), b = load(want, "logits");
+    for (int64_t i = 0; i < a.n && a.n == b.n; i++) {
+        const double d = fabs((double)a.x[i] - b.x[i]);
+        sum += d;
+        most = fmax(most, d);
+    }
+    const double mean = a.n > 0 ? sum / (double)a.n : HUGE_VAL;
+    ok(mean > 0 && mean <= 1.5 * number(g, "bf16.logits_mean_abs_diff") &&
+           most <= 1.5 * number(g, "bf16.clean_logits_max_abs_diff"),
+       "%s bf16: logits off by %.4f in the mean (torch %.4f), %.3f at most (torch %.3f)", folder,
+       mean, number(g, "bf16.logits_mean_abs_diff"), most,
+       number(g, "bf16.clean_logits_max_abs_diff"));
+    ok(near(metric("bf16", 1, "loss"), number(g, "plain.loss_f64"), 1e-2), "%s bf16: loss", folder);
+    pf_free(a.x);
+    pf_free(b.x);
+}
+
 static void old_config(const char *folder)
 {
     char words[2048], model[512], command[4096];
@@ -526,6 +556,7 @@ static void family(const char *folder)
     plain(folder, g, 1);
     plain(folder, g, 2);
     masked(folder, g);
+    bfloat16(folder, g);
     old_config(folder);
     variant(folder, "sharded", "logits");
     variant(folder, "legacy", "logits");

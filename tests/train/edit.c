@@ -253,6 +253,50 @@ static void nothing_is_allocated(struct pf_comm *world)
        (long long)a.all, (long long)b.all);
 }
 
+/* Row 63: whatever is recomputed, with dropout too, no bit changes and activations shrink. */
+static void r63_recompute_changes_no_bit(struct pf_comm *world)
+{
+    static const char *const modes[] = {
+        "recompute_granularity=full",
+        "recompute_granularity=full recompute_num_layers=2",
+        "recompute_granularity=full recompute_num_layers=3",
+        "recompute_granularity=full recompute_method=block recompute_num_layers=1",
+        "recompute_granularity=full_attn",
+        "recompute_granularity=full_attn recompute_method=block recompute_num_layers=2",
+        "recompute_granularity=core_attn",
+    };
+    const char *const words =
+        "model={\"model_type\":\"gpt2\",\"vocab_size\":64,\"n_embd\":32,\"n_layer\":4,\"n_head\":4,"
+        "\"n_positions\":64} max_steps=3 gradient_accumulation_steps=2 "
+        "pipeline_schedule_mode=FThenB";
+    struct run base;
+    int64_t n_base, n;
+
+    begin(&base, world, "saved", words);
+    const size_t start = pf_mem_live_bytes();
+    ok(build_and_run(&base), "r63_recompute_changes_no_bit: a run that saves everything");
+    const size_t all = pf_mem_live_bytes() - start;
+    float *const want = parameters(&base, &n_base);
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        char name[32], both[512];
+        struct run r;
+        snprintf(name, sizeof name, "recompute%zu", i);
+        snprintf(both, sizeof both, "%s %s", words, modes[i]);
+        begin(&r, world, name, both);
+        const size_t before = pf_mem_live_bytes();
+        ok(build_and_run(&r), "r63_recompute_changes_no_bit: %s", modes[i]);
+        const size_t less = pf_mem_live_bytes() - before;
+        float *const got = parameters(&r, &n);
+        ok(n == n_base && memcmp(got, want, (size_t)n * sizeof *got) == 0,
+           "r63_recompute_changes_no_bit: the same %lld parameters", (long long)n);
+        ok(less < all, "r63_recompute_changes_no_bit: %zu bytes instead of %zu", less, all);
+        pf_free(got);
+        finish(&r);
+    }
+    pf_free(want);
+    finish(&base);
+}
+
 /* The plan tells what each stage holds; with one stage, everything. */
 static void r31_segments_are_printed(struct pf_comm *world)
 {
@@ -283,6 +327,7 @@ int main(void)
     another_list(world);
     a_list_that_cannot_run(world);
     r31_segments_are_printed(world);
+    r63_recompute_changes_no_bit(world);
     ok(pf_rmtree(scratch) == 0, "the scratch directory is removed");
     pf_comm_finalize(world);
     return done();
