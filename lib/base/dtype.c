@@ -3,6 +3,7 @@
 
 #include <pf/error.h>
 
+#include <math.h>
 #include <string.h>
 
 static const struct {
@@ -107,6 +108,62 @@ bool pf_dtype_is_float(enum pf_dtype dtype)
 {
     return dtype == PF_DTYPE_F16 || dtype == PF_DTYPE_BF16 || dtype == PF_DTYPE_F32 ||
            dtype == PF_DTYPE_F64;
+}
+
+/* An F8 with sign, exponent, mantissa: its widths, and whether it is one of the FNUZ kind. */
+static const struct f8 {
+    int mantissa_bits, bias;
+    bool fnuz, has_inf;
+} f8_formats[PF_DTYPE_COUNT] = {
+    [PF_DTYPE_F8_E5M2] = {2, 15, false, true},
+    [PF_DTYPE_F8_E4M3] = {3, 7, false, false},
+    [PF_DTYPE_F8_E4M3FNUZ] = {3, 8, true, false},
+    [PF_DTYPE_F8_E5M2FNUZ] = {2, 16, true, false},
+};
+
+bool pf_dtype_is_f8(enum pf_dtype dtype)
+{
+    return is_known(dtype) && (dtype == PF_DTYPE_F8_E8M0 || f8_formats[dtype].bias != 0);
+}
+
+float pf_f32_from_f8(enum pf_dtype dtype, uint8_t bits)
+{
+    PF_ASSERT(pf_dtype_is_f8(dtype));
+    if (dtype == PF_DTYPE_F8_E8M0) {
+        return bits == 0xff ? NAN : ldexpf(1.0f, (int)bits - 127);
+    }
+    const struct f8 *const f = &f8_formats[dtype];
+    const int units = 1 << f->mantissa_bits, magnitude = bits & 0x7f;
+    const int exponent = magnitude >> f->mantissa_bits, mantissa = magnitude & (units - 1);
+    const int highest = 0x7f >> f->mantissa_bits;
+    const float sign = bits & 0x80 ? -1.0f : 1.0f;
+
+    if (f->fnuz ? bits == 0x80 : f->has_inf ? magnitude > 0x7c : magnitude == 0x7f) {
+        return NAN;
+    }
+    if (f->has_inf && exponent == highest) {
+        return sign * INFINITY;
+    }
+    return exponent == 0
+               ? sign * ldexpf((float)mantissa, 1 - f->bias - f->mantissa_bits)
+               : sign * ldexpf((float)(units + mantissa), exponent - f->bias - f->mantissa_bits);
+}
+
+double pf_dtype_least_normal(enum pf_dtype dtype)
+{
+    PF_ASSERT(is_known(dtype));
+    switch (dtype) {
+    case PF_DTYPE_F16:
+        return 0x1p-14;
+    case PF_DTYPE_BF16:
+    case PF_DTYPE_F32:
+    case PF_DTYPE_C64:
+        return 0x1p-126;
+    case PF_DTYPE_F64:
+        return 0x1p-1022;
+    default:
+        return f8_formats[dtype].bias ? ldexp(1.0, 1 - f8_formats[dtype].bias) : 0;
+    }
 }
 
 static uint32_t bits_of(float x)

@@ -298,6 +298,31 @@ void pf_base_format_f32(float x, char *buf, size_t buf_bytes)
     }
 }
 
+/* printf and its locales would write a NaN's sign. */
+static const char *format_special(double x, char buf[32])
+{
+    snprintf(buf, 32, "%s", isnan(x) ? "nan" : x > 0 ? "inf" : "-inf");
+    return buf;
+}
+
+const char *pf_format_f64(double x, char buf[32])
+{
+    if (!isfinite(x)) {
+        return format_special(x, buf);
+    }
+    pf_base_format_f64(x, buf, 32);
+    return buf;
+}
+
+const char *pf_format_f32(float x, char buf[32])
+{
+    if (!isfinite(x)) {
+        return format_special((double)x, buf);
+    }
+    pf_base_format_f32(x, buf, 32);
+    return buf;
+}
+
 /* The length of a JSON-like decimal number at the start of text, 0 if there is none. */
 static size_t number_length(const char *text)
 {

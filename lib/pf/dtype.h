@@ -80,6 +80,22 @@ const char *pf_dtype_torch_name(enum pf_dtype dtype);
 /* F16, BF16, F32 or F64: what pf_dtype_convert takes. */
 bool pf_dtype_is_float(enum pf_dtype dtype);
 
+/* F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ or F8_E5M2FNUZ: what pf_f32_from_f8 takes. */
+bool pf_dtype_is_f8(enum pf_dtype dtype);
+
+/*
+ * The number of an F8 bit pattern: exact, every F8 number is an F32. NaNs come without payload;
+ * F8_E8M0 is 2 to the power of bits - 127, for scales.
+ * Source: OCP 8-bit floating point specification 1.0 (E5M2, E4M3), OCP microscaling formats 1.0
+ * (E8M0); Noune et al., "8-bit numerical formats for deep neural networks", 2022 (FNUZ: the bias is
+ * one more, no infinity, the pattern of -0 is the NaN).
+ */
+float pf_f32_from_f8(enum pf_dtype dtype, uint8_t bits);
+
+/* The least positive number of a floating dtype (F8 too) that has all its digits; numbers between it
+ * and 0 are its subnormals. 0 for dtypes without any: integers, F8_E8M0. */
+double pf_dtype_least_normal(enum pf_dtype dtype);
+
 uint16_t pf_bf16_from_f32(float x);
 float pf_f32_from_bf16(uint16_t bits);
 uint16_t pf_f16_from_f32(float x);

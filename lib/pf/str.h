@@ -94,6 +94,11 @@ int pf_parse_bytes(const char *text, size_t *bytes_out);
 /* "1.5 GiB", "812 B": for people, three digits or so. Returns buf, which has at least 24 bytes. */
 const char *pf_format_bytes(double bytes, char buf[24]);
 
+/* The fewest digits that read back to the same bits, '.' whatever the locale; "nan", "inf", "-inf".
+ * Returns buf. */
+const char *pf_format_f64(double x, char buf[32]);
+const char *pf_format_f32(float x, char buf[32]);
+
 /* Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours
  * (each 1). Texts longer than 63 bytes are compared as if cut there.
  * Source: Damerau, "A technique for computer detection and correction of spelling errors", 1964. */

@@ -177,6 +177,58 @@ static void arrays(void)
        "in place between equal widths");
 }
 
+/* Largest, least normal and least positive number, and how many patterns are NaN and infinite, as
+ * the specifications' tables give them. */
+static void f8_numbers(void)
+{
+    static const struct {
+        enum pf_dtype dtype;
+        double largest, least_normal, least;
+        int n_nan, n_inf;
+    } formats[] = {
+        {PF_DTYPE_F8_E5M2, 57344, 0x1p-14, 0x1p-16, 6, 2},
+        {PF_DTYPE_F8_E4M3, 448, 0x1p-6, 0x1p-9, 2, 0},
+        {PF_DTYPE_F8_E4M3FNUZ, 240, 0x1p-7, 0x1p-10, 1, 0},
+        {PF_DTYPE_F8_E5M2FNUZ, 57344, 0x1p-15, 0x1p-17, 1, 0},
+    };
+
+    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
+        const enum pf_dtype dtype = formats[f].dtype;
+        float largest = 0, least = INFINITY, before = -1;
+        int n_nan = 0, n_inf = 0, bad = 0;
+        for (int bits = 0; bits < 256; bits++) {
+            const float x = pf_f32_from_f8(dtype, (uint8_t)bits);
+            n_nan += isnan(x);
+            n_inf += isinf(x) != 0;
+            largest = isfinite(x) && x > largest ? x : largest;
+            least = x > 0 && x < least ? x : least;
+            if (bits < 128 && isfinite(x)) {
+                const float y = pf_f32_from_f8(dtype, (uint8_t)(bits + 128));
+                bad += !(x > before) || (x > 0 && y != -x);
+                before = x;
+            }
+        }
+        ok(bad == 0 && largest == formats[f].largest && least == formats[f].least &&
+               n_nan == formats[f].n_nan && n_inf == formats[f].n_inf &&
+               pf_dtype_least_normal(dtype) == formats[f].least_normal,
+           "%s: largest %g, least %g, %d NaN", pf_dtype_name(dtype), (double)largest, (double)least,
+           n_nan);
+    }
+    ok(pf_f32_from_f8(PF_DTYPE_F8_E4M3, 0x38) == 1 &&
+           pf_f32_from_f8(PF_DTYPE_F8_E5M2, 0xbc) == -1 &&
+           pf_f32_from_f8(PF_DTYPE_F8_E4M3FNUZ, 0x41) == 1.125f &&
+           pf_f32_from_f8(PF_DTYPE_F8_E5M2FNUZ, 0x40) == 1,
+       "one in each");
+    ok(pf_f32_from_f8(PF_DTYPE_F8_E8M0, 0) == 0x1p-127f &&
+           pf_f32_from_f8(PF_DTYPE_F8_E8M0, 127) == 1 &&
+           pf_f32_from_f8(PF_DTYPE_F8_E8M0, 254) == 0x1p127f &&
+           isnan(pf_f32_from_f8(PF_DTYPE_F8_E8M0, 255)),
+       "F8_E8M0 is a power of two");
+    ok(pf_dtype_is_f8(PF_DTYPE_F8_E8M0) && !pf_dtype_is_f8(PF_DTYPE_U8) &&
+           !pf_dtype_is_float(PF_DTYPE_F8_E4M3),
+       "which are F8");
+}
+
 int main(void)
 {
     names_and_widths();
@@ -188,5 +240,6 @@ int main(void)
     rounding_at_every_midpoint(PF_DTYPE_F16, 5);
     extremes();
     arrays();
+    f8_numbers();
     return done();
 }

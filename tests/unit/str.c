@@ -6,6 +6,7 @@
 
 #include "tap.h"
 
+#include <math.h>
 #include <string.h>
 
 static void growing(void)
@@ -167,6 +168,20 @@ static void sizes_for_people(void)
     ok(strcmp(pf_format_bytes(900.0 * (1 << 20), buf), "900 MiB") == 0, "%s", buf);
 }
 
+static void digits_that_read_back(void)
+{
+    char buf[32];
+
+    ok(strcmp(pf_format_f32(0.1f, buf), "0.1") == 0, "0.1f is %s", buf);
+    ok(strcmp(pf_format_f32(0x1.99999cp-4f, buf), "0.10000001") == 0, "the next one is %s", buf);
+    ok(strcmp(pf_format_f64(0.1, buf), "0.1") == 0 && strcmp(pf_format_f64(-0.0, buf), "-0") == 0,
+       "doubles too, and the sign of zero");
+    ok(strcmp(pf_format_f64(0.1 + 0.2, buf), "0.30000000000000004") == 0, "0.1 + 0.2 is %s", buf);
+    ok(strcmp(pf_format_f64(-NAN, buf), "nan") == 0 &&
+           strcmp(pf_format_f32(-INFINITY, buf), "-inf") == 0,
+       "what is not finite is a word");
+}
+
 static void suggestions(void)
 {
     static const char *const keys[] = {"learning_rate", "max_steps", NULL, "output_dir", "tp", "pp",
@@ -191,6 +206,7 @@ int main(void)
     floats_are_strict();
     sizes_are_strict();
     sizes_for_people();
+    digits_that_read_back();
     suggestions();
     return done();
 }
