@@ -228,6 +228,16 @@ SH
 chmod +x other-place
 fails 4 "rank 1: .*'text.txt'.*" 5 "a rank that does not find its data ends all with its status" ./other-place
 
+if mountpoint -q small 2>/dev/null; then
+    rm -rf small/out
+    fails 4 "(rank [01]: )?cannot .*: No space left on device" 5 "a disk that is full, with two ranks" \
+        "$train" -q good.json output_dir=small/out max_steps=20
+    "$PF_BIN/pf-inspect" verify "small/out/$(cat small/out/latest)" >stdout 2>stderr
+    ok $? "the last whole checkpoint survives it" "$(cat stderr)"
+else
+    skip "a disk that is full, with two ranks" "mounting a small file system is not permitted here"
+fi
+
 # meddle SIGNAL: sends it to rank 1 once the run in meddled/ has logged a step, and waits for mpirun.
 meddle()
 {
