@@ -26,8 +26,8 @@ static const struct command {
     {"hash", command_hash, 1, 1, TAKES_WEIGHTS_ONLY},
     {"diff", command_diff, 2, 2, TAKES_TOLERANCE | TAKES_WEIGHTS_ONLY},
     {"ops", command_ops, 0, 0, 0},
-    {"scan", NULL, 0, 0, 0},
-    {"cat", NULL, 0, 0, 0},
+    {"scan", command_scan, 1, 2, TAKES_WEIGHTS_ONLY},
+    {"cat", command_cat, 2, 2, 0},
     {"globals", NULL, 0, 0, 0},
     {"plan", NULL, 0, 0, 0},
     {"schedule", NULL, 0, 0, 0},
@@ -43,8 +43,10 @@ static const char usage[] =
     "verify PATH       everything that is wrong with it; reads every byte\n"
     "hash PATH         digests of its tensors, whatever the format and layout\n"
     "diff A B          how two differ, whatever their formats and layouts\n"
+    "scan PATH [GLOB]  NaN, infinity, zeros, constants, range, what a cast would lose\n"
+    "cat PATH TENSOR   its values; of a box with TENSOR:0:4,:,3\n"
     "ops               the kernel registry: who serves which op, why\n"
-    "scan cat globals plan schedule run env: not in this build\n"
+    "globals plan schedule run env: not in this build\n"
     "PATH is a checkpoint of pf, the directory of a run, a Hugging Face directory,\n"
     "or a .safetensors file";
 
@@ -76,7 +78,8 @@ static int check_options(const struct options *o, const struct command *command)
         return pf_fail(PF_EUSAGE, "'%s' takes no tolerance; 'diff' does" SEE_HELP, command->name);
     }
     if (o->weights_only && !(command->takes & TAKES_WEIGHTS_ONLY)) {
-        return pf_fail(PF_EUSAGE, "'%s' takes no '--weights-only'; 'hash' and 'diff' do" SEE_HELP,
+        return pf_fail(PF_EUSAGE,
+                       "'%s' takes no '--weights-only'; 'hash', 'scan' and 'diff' do" SEE_HELP,
                        command->name);
     }
     return 0;
@@ -127,7 +130,7 @@ int main(int argc, char **argv)
         {0, "ulp", "N", "diff: admit N steps between floating numbers", PF_OPT_I64, &o.ulp},
         {0, "nan", "POLICY", "diff: two NaNs are the same by their bits, equal, or differ",
          PF_OPT_STRING, &o.nan},
-        {0, "weights-only", NULL, "hash, diff: weights alone, no optimizer, no trainer state",
+        {0, "weights-only", NULL, "hash, scan, diff: weights alone, no optimizer, no trainer state",
          PF_OPT_FLAG, &o.weights_only},
         PF_OPTS_SHARED(&o.shared),
     };

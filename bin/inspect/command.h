@@ -33,6 +33,8 @@ int command_ls(struct options *o, char **operands);
 int command_verify(struct options *o, char **operands);
 int command_hash(struct options *o, char **operands);
 int command_diff(struct options *o, char **operands);
+int command_scan(struct options *o, char **operands);
+int command_cat(struct options *o, char **operands);
 int command_ops(struct options *o, char **operands);
 
 /* Text --------------------------------------------------------------------------------------------
@@ -73,6 +75,9 @@ struct document {
 /* Open the document; err says how the program will end. */
 void document_begin(struct document *d, const struct options *o, int err);
 int document_end(struct document *d, struct options *o);
+
+/* Print what there is of a long document, which is then the answer, whatever happens later. */
+int document_flush(struct document *d, struct options *o);
 
 void member_u64(struct pf_json_out *out, const char *key, uint64_t value);
 void member_raw(struct pf_json_out *out, const char *key, const char *json); /* NULL: null */

@@ -149,6 +149,15 @@ int document_end(struct document *d, struct options *o)
     return err;
 }
 
+int document_flush(struct document *d, struct options *o)
+{
+    PF_TRY(pf_str_error(&d->text));
+    fputs(d->text.text, stdout);
+    pf_str_clear(&d->text);
+    o->answered = true;
+    return 0;
+}
+
 void member_u64(struct pf_json_out *out, const char *key, uint64_t value)
 {
     pf_json_out_key(out, key);

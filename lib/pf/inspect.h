@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * inspect.h - what can be said of opened checkpoints: sums, digests, differences.
+ * inspect.h - what can be said of opened checkpoints: sums, digests, values, differences.
  *
  * Everything here looks at the logical checkpoint only, so it gives the same answer for the same
  * tensors in any format and any layout. Tensors are read in slices of a few MiB; no tensor is ever
@@ -96,6 +96,89 @@ int pf_inspect_hash(const struct pf_ckpt *ckpt, bool weights_only,
                     const struct pf_inspect_progress *progress,
                     struct pf_inspect_digests *digests_out);
 void pf_inspect_digests_release(struct pf_inspect_digests *digests);
+
+/* Values ------------------------------------------------------------------------------------------
+ */
+
+/* A tensor, and a box of it. */
+struct pf_inspect_selection {
+    const struct pf_ckpt_tensor *tensor; /* belongs to the checkpoint */
+    struct pf_box box;
+    bool single[PF_BOX_MAX_DIMS]; /* given as one index: a dimension that a reader need not see */
+};
+
+/*
+ * Find what text names: "NAME" or "NAME:box". NAME is a weight's name, or that of a tensor of
+ * another role where no weight is called so; "NAME.ROLE" (model.norm.weight.moment1) says which. The
+ * box has an item for each dimension, apart from last ones that are left out and taken whole:
+ * "lo:hi" (either may be missing), or one index; numbers below 0 count from the end, as in Python. A
+ * name that itself holds ':' is found whole first.
+ *
+ * Errors: PF_EDIFFER (no such tensor; the nearest name is offered), PF_EREFUSED (NAME is there in
+ * several roles, none of them weight), PF_EUSAGE (the box: syntax, too many items, reversed, outside
+ * the tensor). Reads nothing.
+ */
+int pf_inspect_select(const struct pf_ckpt *ckpt, const char *text,
+                      struct pf_inspect_selection *selection_out);
+
+/*
+ * Give the elements of a selection in row-major order, as they are stored, in slices of at most 1 MiB:
+ * take(context, data, n) for each, n elements of the tensor's dtype; a value other than 0 ends it
+ * and is returned. Proves first that the pieces cover the box. PF_ENOTSUP for F4 and F6.
+ */
+int pf_inspect_each_value(const struct pf_ckpt *ckpt, const struct pf_inspect_selection *selection,
+                          int (*take)(void *context, const void *data, int64_t n), void *context);
+
+#define PF_INSPECT_TEXT_BYTES 72
+
+/* An element as text, with digits enough to give it back: "0.25", "-7", "true", "nan", "-inf",
+ * "1-0.5i". element: of a dtype that fills whole bytes, of any alignment. Returns text_out. */
+const char *pf_inspect_format(enum pf_dtype dtype, const void *element,
+                              char text_out[PF_INSPECT_TEXT_BYTES]);
+
+/* Scan --------------------------------------------------------------------------------------------
+ */
+
+/* What storing a tensor in a narrower dtype (rounding to nearest) would do to its finite elements. */
+struct pf_inspect_cast {
+    int64_t n_changed;   /* the value does not come back */
+    int64_t n_overflow;  /* of those: become infinite */
+    int64_t n_underflow; /* of those: were not zero and become it */
+    double max_rel;      /* |cast - x| / |x|, largest over the other elements */
+};
+
+/*
+ * Of one tensor. Numbers are those of the dtype, F8 decoded; a C64 counts as two, BOOL as 0 and 1.
+ * min, max, absmax and rms are over finite elements (NAN where there are none) and are doubles:
+ * integers beyond 2^53 are rounded.
+ */
+struct pf_inspect_scan {
+    const struct pf_ckpt_tensor *tensor; /* belongs to the checkpoint */
+    bool was_read; /* false for elements narrower than a byte; then only n_elements is set below */
+    int64_t n_elements;
+    int64_t n_nan, n_inf;               /* infinities of both signs */
+    int64_t n_zero;                     /* of both signs */
+    int64_t n_denormal;                 /* below the dtype's least normal number, not zero */
+    bool is_constant;                   /* more than one element, all with the same bits */
+    int64_t first_bad[PF_BOX_MAX_DIMS]; /* index of the first NaN or infinity, if there is one */
+    double min, max, absmax, rms;
+    bool has_casts; /* floating dtypes, F8 and C64 too */
+    struct pf_inspect_cast to_bf16, to_f16;
+};
+
+struct pf_inspect_scans {
+    int64_t n;
+    struct pf_inspect_scan *lines; /* in the order of the checkpoint: role, name */
+    int64_t n_nan, n_inf, n_bad_tensors;
+};
+
+/*
+ * Scan every tensor whose name the glob matches (NULL: all), of weights alone if weights_only. The
+ * result does not depend on pieces, nor on the number of threads that look. Release what it gives.
+ */
+int pf_inspect_scan(const struct pf_ckpt *ckpt, const char *glob, bool weights_only,
+                    const struct pf_inspect_progress *progress, struct pf_inspect_scans *scans_out);
+void pf_inspect_scans_release(struct pf_inspect_scans *scans);
 
 /* Differences -------------------------------------------------------------------------------------
  */

@@ -24,7 +24,7 @@ refuses()
 "$inspect" --help >out 2>err
 is $? 0 "--help: exit 0"
 ok "$([ -s err ]; echo $((1 - $?)))" "--help: nothing on stderr"
-for word in 'usage: pf-inspect' 'show PATH' 'ls PATH' 'verify PATH' 'hash PATH' 'diff A B' 'ops ' \
+for word in 'usage: pf-inspect' 'show PATH' 'ls PATH' 'verify PATH' 'hash PATH' 'diff A B' 'ops ' 'scan PATH' 'cat PATH' \
     'not in this build' --rtol --atol --ulp --nan --weights-only --json --no-progress --version; do
     grep -qF -- "$word" out
     ok $? "--help tells of $word"
@@ -60,7 +60,7 @@ refuses 1 "no tensor of" ls "$model" '*.layers.99.*'
 refuses 4 "cannot open 'nowhere'" show nowhere
 refuses 4 "cannot open 'nowhere'" verify nowhere
 refuses 4 "cannot open 'nowhere'" diff "$model" nowhere
-for command in scan cat globals plan schedule run env; do
+for command in globals plan schedule run env; do
     refuses 7 "'$command' is not in this build" "$command" "$model"
 done
 
@@ -102,7 +102,7 @@ if command -v python3 >/dev/null; then
     ok "$([ "$(wc -l <err)" = 1 ]; echo $?)" "and stderr one line"
     "$inspect" --json shw >out 2>err
     json_says "False usage None" "d['ok'], d['error']['kind'], d['command']" "misuse: kind usage"
-    "$inspect" --json scan x >out 2>err
+    "$inspect" --json plan x >out 2>err
     json_says "unsupported" "d['error']['kind']" "a command that is not built: kind unsupported"
     "$inspect" --json show empty >out 2>err
     json_says "incomplete" "d['error']['kind']" "an empty directory: kind incomplete"
