@@ -43,9 +43,11 @@ LIB_DIRS := base fmt shard dev comm ops model ckpt data train
 LIB_SRC := $(sort $(foreach d,$(LIB_DIRS),$(wildcard lib/$(d)/*.c)))
 LIB_SRC := $(filter-out $(FEATURE_SKIP),$(LIB_SRC))
 REF_SRC := $(sort $(wildcard kernels/ref/*.c))
-# A file of kernels/cpu is compiled once for each instruction set; PF_ISA names it in the symbols.
+# A file of kernels/cpu is compiled once for each instruction set and element type; PF_ISA and
+# PF_ELEM name them in the symbols.
 CPU_SRC := $(sort $(wildcard kernels/cpu/*.c))
 ISAS := generic avx2 avx512
+ELEMS := f32 bf16 f16
 ISA_FLAGS_generic :=
 ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
@@ -54,7 +56,8 @@ BINS := $(patsubst bin/%.c,%,$(sort $(wildcard bin/pf-*.c)))
 parts_of = $(patsubst bin/%.c,$(B)/bin/%.o,$(sort $(wildcard bin/$(1:pf-%=%)/*.c)))
 
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o) $(REF_SRC:%.c=$(B)/%.o) \
-           $(foreach i,$(ISAS),$(CPU_SRC:kernels/cpu/%.c=$(B)/kernels/cpu/$(i)/%.o))
+           $(foreach i,$(ISAS),$(foreach e,$(ELEMS),\
+             $(CPU_SRC:kernels/cpu/%.c=$(B)/kernels/cpu/$(i)/$(e)/%.o)))
 BIN_OBJ := $(foreach b,$(BINS),$(B)/bin/$(b).o $(call parts_of,$(b)))
 LIBPF := $(B)/libpf.a
 
@@ -86,11 +89,11 @@ $(B)/bin/%.o: bin/%.c $(B)/flags $(B)/include/config.h
 $(B)/kernels/ref/%.o: kernels/ref/%.c $(B)/flags
 	$(compile) $(CC) -Ilib $(PF_CFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 define isa_rule
-$(B)/kernels/cpu/$(1)/%.o: kernels/cpu/%.c $(B)/flags
+$(B)/kernels/cpu/$(1)/$(2)/%.o: kernels/cpu/%.c $(B)/flags
 	$$(compile) $$(CC) -Ilib $$(PF_CFLAGS) -O3 -fno-math-errno -fno-trapping-math $$(ISA_FLAGS_$(1)) \
-	  -DPF_ISA=$(1) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
+	  -DPF_ISA=$(1) -DPF_ELEM=$(2) -DPF_ELEM_$(2) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach i,$(ISAS),$(eval $(call isa_rule,$(i))))
+$(foreach i,$(ISAS),$(foreach e,$(ELEMS),$(eval $(call isa_rule,$(i),$(e)))))
 
 $(LIBPF): $(LIB_OBJ)
 	$(if $(Q),@echo '  AR    $@')

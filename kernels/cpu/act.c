@@ -73,23 +73,23 @@ V_INLINE struct act act_any(const enum pf_act_kind kind, vf x)
         break;                                                                                     \
     }
 
-V_INLINE void fwd_at(const enum pf_act_kind kind, const float *x, float *y, int64_t n)
+V_INLINE void fwd_at(const enum pf_act_kind kind, const elem *x, elem *y, int64_t n)
 {
-    v_store_n(y, act_any(kind, v_load_n(x, n)).y, n);
+    e_store_n(y, act_any(kind, e_load_n(x, n)).y, n);
 }
 
-V_INLINE void bwd_at(const enum pf_act_kind kind, const float *x, const float *dy, float *dx,
+V_INLINE void bwd_at(const enum pf_act_kind kind, const elem *x, const elem *dy, elem *dx,
                      int64_t n)
 {
-    v_store_n(dx, v_load_n(dy, n) * act_any(kind, v_load_n(x, n)).dy, n);
+    e_store_n(dx, e_load_n(dy, n) * act_any(kind, e_load_n(x, n)).dy, n);
 }
 
 static void act_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                          int64_t hi)
 {
     const struct pf_act_fwd_args *a = args;
-    const float *x = a->x;
-    float *y = a->y;
+    const elem *x = a->x;
+    elem *y = a->y;
 
     (void)ctx;
     (void)part;
@@ -110,8 +110,8 @@ static void act_bwd_part(const struct pf_kctx *ctx, const void *args, int part, 
                          int64_t hi)
 {
     const struct pf_act_bwd_args *a = args;
-    const float *x = a->x, *dy = a->dy;
-    float *dx = a->dx;
+    const elem *x = a->x, *dy = a->dy;
+    elem *dx = a->dx;
 
     (void)ctx;
     (void)part;
@@ -128,10 +128,10 @@ int PF_CPU(act_bwd)(const struct pf_kctx *ctx, const void *args)
     return 0;
 }
 
-V_INLINE void glu_fwd_at(const enum pf_act_kind kind, const float *gate, const float *up, float *y,
+V_INLINE void glu_fwd_at(const enum pf_act_kind kind, const elem *gate, const elem *up, elem *y,
                          int64_t n)
 {
-    v_store_n(y, act_any(kind, v_load_n(gate, n)).y * v_load_n(up, n), n);
+    e_store_n(y, act_any(kind, e_load_n(gate, n)).y * e_load_n(up, n), n);
 }
 
 static void glu_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -142,9 +142,9 @@ static void glu_fwd_part(const struct pf_kctx *ctx, const void *args, int part, 
     (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
-        const float *gate = (const float *)a->gate + r * a->ldg;
-        const float *up = (const float *)a->up + r * a->ldu;
-        float *y = (float *)a->y + r * a->ldy;
+        const elem *gate = (const elem *)a->gate + r * a->ldg;
+        const elem *up = (const elem *)a->up + r * a->ldu;
+        elem *y = (elem *)a->y + r * a->ldy;
 #define CALL(kind) V_LOOP(0, a->width, glu_fwd_at(kind, gate + i, up + i, y + i, n))
         WITH_KIND(a->act, CALL)
 #undef CALL
@@ -160,14 +160,14 @@ int PF_CPU(glu_fwd)(const struct pf_kctx *ctx, const void *args)
 }
 
 /* Reads all before it writes: dgate may be gate, and dup may be up. */
-V_INLINE void glu_bwd_at(const enum pf_act_kind kind, const float *gate, const float *up,
-                         const float *dy, float *dgate, float *dup, int64_t n)
+V_INLINE void glu_bwd_at(const enum pf_act_kind kind, const elem *gate, const elem *up,
+                         const elem *dy, elem *dgate, elem *dup, int64_t n)
 {
-    const struct act act = act_any(kind, v_load_n(gate, n));
-    const vf u = v_load_n(up, n), d = v_load_n(dy, n);
+    const struct act act = act_any(kind, e_load_n(gate, n));
+    const vf u = e_load_n(up, n), d = e_load_n(dy, n);
 
-    v_store_n(dgate, d * u * act.dy, n);
-    v_store_n(dup, d * act.y, n);
+    e_store_n(dgate, d * u * act.dy, n);
+    e_store_n(dup, d * act.y, n);
 }
 
 static void glu_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -178,10 +178,10 @@ static void glu_bwd_part(const struct pf_kctx *ctx, const void *args, int part, 
     (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
-        const float *gate = (const float *)a->gate + r * a->ldg;
-        const float *up = (const float *)a->up + r * a->ldu;
-        const float *dy = (const float *)a->dy + r * a->lddy;
-        float *dgate = (float *)a->dgate + r * a->ldg, *dup = (float *)a->dup + r * a->ldu;
+        const elem *gate = (const elem *)a->gate + r * a->ldg;
+        const elem *up = (const elem *)a->up + r * a->ldu;
+        const elem *dy = (const elem *)a->dy + r * a->lddy;
+        elem *dgate = (elem *)a->dgate + r * a->ldg, *dup = (elem *)a->dup + r * a->ldu;
 #define CALL(kind)                                                                                 \
     V_LOOP(0, a->width, glu_bwd_at(kind, gate + i, up + i, dy + i, dgate + i, dup + i, n))
         WITH_KIND(a->act, CALL)

@@ -6,10 +6,14 @@
  * K Q^T, so the softmax works down columns without ever summing across lanes, and K and V are
  * broadcast from where they lie (tile.h). Only Q and dO are transposed, once for each query tile.
  *
+ * Narrow elements are widened once for each tile, into scratch; all arithmetic is fp32.
+ *
  * Forward: the unit of work is a query tile of one head. Running maximum m and sum l of each query
  * follow the key tiles; the output is rescaled when m grows (Dao et al. 2022, algorithm 1).
- * Backward: the unit is a key head of one sequence, whose dk and dv are summed over the query heads
- * of its group and their query tiles in ascending order; scores are computed again from lse.
+ * Backward: the unit is a key head of one sequence, whose dk and dv are summed, in scratch, over the
+ * query heads of its group and their query tiles in ascending order; scores are computed again from
+ * lse. Where there are fewer key heads than threads, several units share one: each sums a part of its
+ * query tiles, and the parts are added in order.
  */
 #include "cpu.h"
 #include "mask.h"
@@ -68,32 +72,102 @@ V_INLINE int64_t token_row(const struct query_tile *t)
     return t->b * t->a->seq + t->i0;
 }
 
+V_INLINE const elem *query_rows(const struct query_tile *t)
+{
+    return (const elem *)t->a->q + token_row(t) * t->a->ldq + t->h * t->a->head_dim;
+}
+
 V_INLINE int64_t stat_at(const struct query_tile *t)
 {
     return (t->b * t->a->n_heads + t->h) * t->a->seq + t->i0;
 }
 
-/* to[d*T + i] = factor * from[i*ld + d]; columns n..T-1 are 0. */
-static void transpose_in(const float *from, int64_t ld, int64_t n, int64_t d_n, float factor,
-                         float *to)
+/* Rows of fp32. */
+struct rows {
+    const float *x;
+    int64_t ld;
+};
+
+/* n rows of elements as fp32: where they lie, or widened into room [n, width]. */
+V_INLINE struct rows rows_of(const elem *from, int64_t ld, int64_t n, int64_t width, float *room)
 {
-    for (int64_t d = 0; d < d_n; d++) {
-        memset(to + d * T + n, 0, (size_t)(T - n) * sizeof *to);
-    }
+#if ELEM_IS_F32
+    (void)n;
+    (void)width;
+    (void)room;
+    return (struct rows){from, ld};
+#else
     for (int64_t i = 0; i < n; i++) {
-        for (int64_t d = 0; d < d_n; d++) {
-            to[d * T + i] = factor * from[i * ld + d];
+        e_widen(from + i * ld, width, room + i * width);
+    }
+    return (struct rows){room, width};
+#endif
+}
+
+/* x[0..VL-1] as a matrix, transposed: halves of growing distance change places. */
+V_INLINE void transpose(vf x[VL])
+{
+#pragma GCC unroll 4
+    for (int s = VL / 2; s > 0; s /= 2) {
+        const vi lane = vi_iota(), right = (lane & s) != 0;
+        const vi upper = (right & (lane - s + VL)) | (~right & lane);
+        const vi lower = (right & (lane + VL)) | (~right & (lane + s));
+#pragma GCC unroll 16
+        for (int i = 0; i < VL; i++) {
+            if ((i & s) == 0) {
+                const vf a = x[i], b = x[i + s];
+                x[i] = __builtin_shuffle(a, b, upper);
+                x[i + s] = __builtin_shuffle(a, b, lower);
+            }
+        }
+    }
+}
+
+/* to[d*T + i] = factor * from[i][d]; columns n..T-1 are 0. */
+static void transpose_in(struct rows from, int64_t n, int64_t d_n, float factor, float *to)
+{
+    vf x[VL];
+
+    for (int64_t d = 0; d < d_n; d += VL) {
+        const int64_t width = d_n - d < VL ? d_n - d : VL;
+        for (int64_t i = 0; i < T; i += VL) {
+#pragma GCC unroll 16
+            for (int r = 0; r < VL; r++) {
+                x[r] =
+                    i + r < n ? factor * v_load_n(from.x + (i + r) * from.ld + d, width) : (vf){0};
+            }
+            transpose(x);
+#pragma GCC unroll 16
+            for (int r = 0; r < VL; r++) {
+                if (r < width) {
+                    v_store(to + (d + r) * T + i, x[r]);
+                }
+            }
         }
     }
 }
 
 /* to[i*ld + d] = factor[i] * from[d*T + i]. */
-static void transpose_out(const float *from, int64_t n, int64_t d_n, const float *factor, float *to,
+static void transpose_out(const float *from, int64_t n, int64_t d_n, const float *factor, elem *to,
                           int64_t ld)
 {
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t d = 0; d < d_n; d++) {
-            to[i * ld + d] = factor[i] * from[d * T + i];
+    vf x[VL];
+
+    for (int64_t i = 0; i < n; i += VL) {
+        const vf f = v_load(factor + i);
+        for (int64_t d = 0; d < d_n; d += VL) {
+            const int64_t width = d_n - d < VL ? d_n - d : VL;
+#pragma GCC unroll 16
+            for (int r = 0; r < VL; r++) {
+                x[r] = r < width ? f * v_load(from + (d + r) * T + i) : (vf){0};
+            }
+            transpose(x);
+#pragma GCC unroll 16
+            for (int r = 0; r < VL; r++) {
+                if (i + r < n) {
+                    e_store_n(to + (i + r) * ld + d, x[r], width);
+                }
+            }
         }
     }
 }
@@ -115,20 +189,23 @@ V_INLINE vm hidden(const struct query_tile *t, int v, int64_t j)
 struct key_tile {
     int64_t j0, n; /* keys j0 .. j0+n-1 */
     bool diagonal, masked;
-    const float *k, *v; /* their rows */
+    struct rows k, v;
 };
 
-static struct key_tile key_tile_at(const struct query_tile *t, int64_t j0)
+/* Key rows come to, or are widened into, room [T,D+Dv]. */
+static struct key_tile key_tile_at(const struct query_tile *t, int64_t j0, float *room)
 {
     const struct pf_attention_fwd_args *a = t->a;
     const int64_t n = t->i0 + t->n - j0 < T ? t->i0 + t->n - j0 : T, row = t->b * a->seq + j0;
+    const elem *k = (const elem *)a->k + row * a->ldk + t->kv_head * a->head_dim;
+    const elem *v = (const elem *)a->v + row * a->ldv + t->kv_head * a->v_head_dim;
 
     return (struct key_tile){.j0 = j0,
                              .n = n,
                              .diagonal = j0 == t->i0,
                              .masked = j0 == t->i0 || t->first_matters,
-                             .k = (const float *)a->k + row * a->ldk + t->kv_head * a->head_dim,
-                             .v = (const float *)a->v + row * a->ldv + t->kv_head * a->v_head_dim};
+                             .k = rows_of(k, a->ldk, n, a->head_dim, room),
+                             .v = rows_of(v, a->ldv, n, a->v_head_dim, room + T * a->head_dim)};
 }
 
 /* How many keys of the tile meet the queries of vector v. */
@@ -164,8 +241,8 @@ static void fill_kept(const struct query_tile *t, const struct key_tile *k, floa
 #define CHAIN 32
 
 /* st[j][i] = rows[j] . xt[:, i] for the keys' rows of d_n elements. */
-V_INLINE void scores(const struct key_tile *k, const float *rows, int64_t ld, int64_t d_n,
-                     const float *xt, float *st)
+V_INLINE void scores(const struct key_tile *k, struct rows rows, int64_t d_n, const float *xt,
+                     float *st)
 {
     const int64_t step = k->diagonal ? HALF : T;
 
@@ -173,8 +250,8 @@ V_INLINE void scores(const struct key_tile *k, const float *rows, int64_t ld, in
         const int64_t m = k->n - j < step ? k->n - j : step, lane = k->diagonal ? j : 0;
         for (int64_t d = 0; d < d_n; d += CHAIN) {
             const struct tile mul = {.k = d_n - d < CHAIN ? d_n - d : CHAIN,
-                                     .a = rows + j * ld + d,
-                                     .a_row = ld,
+                                     .a = rows.x + j * rows.ld + d,
+                                     .a_row = rows.ld,
                                      .a_col = 1,
                                      .b = xt + d * T + lane,
                                      .ldb = T,
@@ -187,16 +264,16 @@ V_INLINE void scores(const struct key_tile *k, const float *rows, int64_t ld, in
 }
 
 /* yt[d][i] (+)= sum_j rows[j][d] st[j][i]. */
-V_INLINE void weighted(const struct key_tile *k, const float *rows, int64_t ld, int64_t d_n,
-                       const float *st, bool accumulate, float *yt)
+V_INLINE void weighted(const struct key_tile *k, struct rows rows, int64_t d_n, const float *st,
+                       bool accumulate, float *yt)
 {
     const int64_t step = k->diagonal ? HALF : T;
 
     for (int64_t lane = 0; lane < T; lane += step) {
         const struct tile mul = {.k = k->diagonal && lane + step < k->n ? lane + step : k->n,
-                                 .a = rows,
+                                 .a = rows.x,
                                  .a_row = 1,
-                                 .a_col = ld,
+                                 .a_col = rows.ld,
                                  .b = st + lane,
                                  .ldb = T,
                                  .c = yt + lane,
@@ -251,6 +328,7 @@ static void rescale(int64_t d_n, const float *shrink, float *ot)
 struct forward {
     struct query_tile t;
     float *qt, *ot, *st, *zt; /* [D,T] scaled, [Dv,T], [T,T], [T,T] */
+    float *kv;                /* [T,D+Dv]: room for widened keys and values */
     float m[T], l[T];
 };
 
@@ -258,11 +336,11 @@ struct forward {
 static void forward_tile(struct forward *w, int64_t j0)
 {
     const struct pf_attention_fwd_args *a = w->t.a;
-    const struct key_tile k = key_tile_at(&w->t, j0);
+    const struct key_tile k = key_tile_at(&w->t, j0, w->kv);
     const bool fresh = j0 == first_tile(&w->t);
     float shrink[T], *zt = a->dropout_p > 0.0f ? w->zt : NULL;
 
-    scores(&k, k.k, a->ldk, a->head_dim, w->qt, w->st);
+    scores(&k, k.k, a->head_dim, w->qt, w->st);
     if (zt) {
         fill_kept(&w->t, &k, zt);
     }
@@ -274,7 +352,7 @@ static void forward_tile(struct forward *w, int64_t j0)
     if (!fresh) {
         rescale(a->v_head_dim, shrink, w->ot);
     }
-    weighted(&k, k.v, a->ldv, a->v_head_dim, w->st, !fresh, w->ot);
+    weighted(&k, k.v, a->v_head_dim, w->st, !fresh, w->ot);
 }
 
 /* out = ot / l and lse = m + log l; a query that sees no key gets 0 and -inf. */
@@ -282,8 +360,8 @@ static void forward_finish(const struct query_tile *t, const float *ot, const fl
                            const float *l)
 {
     const struct pf_attention_fwd_args *a = t->a;
-    float inverse[T], *lse = a->lse + stat_at(t);
-    float *out = (float *)a->out + token_row(t) * a->ldo + t->h * a->v_head_dim;
+    float inverse[T] = {0}, *lse = a->lse + stat_at(t);
+    elem *out = (elem *)a->out + token_row(t) * a->ldo + t->h * a->v_head_dim;
 
     for (int64_t i = 0; i < t->n; i++) {
         const bool any = l[i] != 0.0f;
@@ -308,12 +386,14 @@ static void forward_unit(const struct pf_attention_fwd_args *a, int64_t b, int64
 
     w.st = w.ot + a->v_head_dim * T;
     w.zt = w.st + T * T;
+    w.kv = w.zt + T * T;
     query_tile_init(a, b, h, i0, &w.t);
     for (int i = 0; i < T; i++) {
         w.m[i] = -__builtin_inff();
     }
-    transpose_in((const float *)a->q + token_row(t) * a->ldq + h * a->head_dim, a->ldq, t->n,
-                 a->head_dim, a->scale, w.qt);
+    /* The keys' room is free until the first key tile. */
+    transpose_in(rows_of(query_rows(t), a->ldq, t->n, a->head_dim, w.kv), t->n, a->head_dim,
+                 a->scale, w.qt);
     if (first_tile(t) >= i0 + t->n) { /* no query of this tile sees a key */
         memset(w.ot, 0, (size_t)(a->v_head_dim * T) * sizeof *w.ot);
     }
@@ -360,28 +440,31 @@ int PF_CPU(attention_fwd)(const struct pf_kctx *ctx, const void *args)
 struct backward {
     const struct pf_attention_bwd_args *g;
     struct query_tile t;
+    struct rows q, dout;
     float *qt, *dot, *dqt; /* [D,T] scaled, [Dv,T], [D,T] */
     float *pt, *dst, *zt;  /* [T,T]: probabilities, gradients of scores, dropout */
+    float *kv, *queries;   /* [T,D+Dv] each: room for widened keys and values, queries and dout */
+    float *dk, *dv;        /* [S,D], [S,Dv]: sums of the unit */
     float lse[T], delta[T];
 };
 
-V_INLINE const float *dout_rows(const struct backward *w)
+V_INLINE const elem *dout_rows(const struct backward *w)
 {
-    return (const float *)w->g->dout + token_row(&w->t) * w->g->lddo + w->t.h * w->t.a->v_head_dim;
+    return (const elem *)w->g->dout + token_row(&w->t) * w->g->lddo + w->t.h * w->t.a->v_head_dim;
 }
 
 /* delta = dout . out of each query */
 static void fill_delta(struct backward *w)
 {
     const struct pf_attention_fwd_args *a = w->t.a;
-    const float *out = (const float *)a->out + token_row(&w->t) * a->ldo + w->t.h * a->v_head_dim;
-    const float *dout = dout_rows(w);
+    const elem *out = (const elem *)a->out + token_row(&w->t) * a->ldo + w->t.h * a->v_head_dim;
 
     memset(w->delta, 0, sizeof w->delta);
     for (int64_t r = 0; r < w->t.n; r++) {
-        const float *x = out + r * a->ldo, *y = dout + r * w->g->lddo;
+        const elem *x = out + r * a->ldo;
+        const float *y = w->dout.x + r * w->dout.ld;
         vf sum = {0};
-        V_LOOP(0, a->v_head_dim, sum = v_fma(v_load_n(x + i, n), v_load_n(y + i, n), sum));
+        V_LOOP(0, a->v_head_dim, sum = v_fma(e_load_n(x + i, n), v_load_n(y + i, n), sum));
         w->delta[r] = v_sum(sum);
     }
     memcpy(w->g->delta + stat_at(&w->t), w->delta, (size_t)w->t.n * sizeof(float));
@@ -409,8 +492,8 @@ V_INLINE void gradient_lanes(const struct backward *w, const struct key_tile *k,
 }
 
 /* dk or dv rows += st x, where x are nq rows of d_n elements. */
-V_INLINE void add_to_rows(const struct key_tile *k, const float *st, int64_t nq, const float *x,
-                          int64_t ldx, int64_t d_n, float *rows, int64_t ld)
+V_INLINE void add_to_rows(const struct key_tile *k, const float *st, int64_t nq, struct rows x,
+                          int64_t d_n, float *rows)
 {
     const int64_t step = k->diagonal ? HALF : T;
 
@@ -420,10 +503,10 @@ V_INLINE void add_to_rows(const struct key_tile *k, const float *st, int64_t nq,
                                  .a = st + j * T + query,
                                  .a_row = T,
                                  .a_col = 1,
-                                 .b = x + query * ldx,
-                                 .ldb = ldx,
-                                 .c = rows + j * ld,
-                                 .ldc = ld,
+                                 .b = x.x + query * x.ld,
+                                 .ldb = x.ld,
+                                 .c = rows + j * d_n,
+                                 .ldc = d_n,
                                  .accumulate = true};
         tile_mul(m, d_n, &mul);
     }
@@ -434,13 +517,11 @@ static void backward_tile(struct backward *w, int64_t j0)
 {
     const struct query_tile *t = &w->t;
     const struct pf_attention_fwd_args *a = t->a;
-    const struct key_tile k = key_tile_at(t, j0);
-    const int64_t row = t->b * a->seq + j0;
-    const float *q = (const float *)a->q + token_row(t) * a->ldq + t->h * a->head_dim;
+    const struct key_tile k = key_tile_at(t, j0, w->kv);
     float *zt = a->dropout_p > 0.0f ? w->zt : NULL;
 
-    scores(&k, k.k, a->ldk, a->head_dim, w->qt, w->pt);
-    scores(&k, k.v, a->ldv, a->v_head_dim, w->dot, w->dst);
+    scores(&k, k.k, a->head_dim, w->qt, w->pt);
+    scores(&k, k.v, a->v_head_dim, w->dot, w->dst);
     if (zt) {
         fill_kept(t, &k, zt);
     }
@@ -451,42 +532,91 @@ static void backward_tile(struct backward *w, int64_t j0)
             gradient_lanes(w, &k, false, v, NULL);
         }
     }
-    add_to_rows(&k, w->pt, t->n, dout_rows(w), w->g->lddo, a->v_head_dim,
-                (float *)w->g->dv + row * a->ldv + t->kv_head * a->v_head_dim, a->ldv);
-    add_to_rows(&k, w->dst, t->n, q, a->ldq, a->head_dim,
-                (float *)w->g->dk + row * a->ldk + t->kv_head * a->head_dim, a->ldk);
-    weighted(&k, k.k, a->ldk, a->head_dim, w->dst, j0 != first_tile(t), w->dqt);
+    add_to_rows(&k, w->pt, t->n, w->dout, a->v_head_dim, w->dv + j0 * a->v_head_dim);
+    add_to_rows(&k, w->dst, t->n, w->q, a->head_dim, w->dk + j0 * a->head_dim);
+    weighted(&k, k.k, a->head_dim, w->dst, j0 != first_tile(t), w->dqt);
 }
 
 static void backward_queries(struct backward *w, int64_t b, int64_t h, int64_t i0)
 {
     const struct pf_attention_fwd_args *a = &w->g->fwd;
+    const struct query_tile *t = &w->t;
     float ones[T];
 
     query_tile_init(a, b, h, i0, &w->t);
     for (int i = 0; i < T; i++) {
         ones[i] = 1.0f;
     }
-    transpose_in((const float *)a->q + token_row(&w->t) * a->ldq + h * a->head_dim, a->ldq, w->t.n,
-                 a->head_dim, a->scale, w->qt);
-    transpose_in(dout_rows(w), w->g->lddo, w->t.n, a->v_head_dim, 1.0f, w->dot);
+    w->q = rows_of(query_rows(t), a->ldq, t->n, a->head_dim, w->queries);
+    w->dout = rows_of(dout_rows(w), w->g->lddo, t->n, a->v_head_dim, w->queries + T * a->head_dim);
+    transpose_in(w->q, t->n, a->head_dim, a->scale, w->qt);
+    transpose_in(w->dout, t->n, a->v_head_dim, 1.0f, w->dot);
     memset(w->lse, 0, sizeof w->lse);
-    memcpy(w->lse, a->lse + stat_at(&w->t), (size_t)w->t.n * sizeof(float));
+    memcpy(w->lse, a->lse + stat_at(t), (size_t)t->n * sizeof(float));
     fill_delta(w);
-    if (first_tile(&w->t) >= i0 + w->t.n) { /* no query of this tile sees a key */
+    if (first_tile(t) >= i0 + t->n) { /* no query of this tile sees a key */
         memset(w->dqt, 0, (size_t)(a->head_dim * T) * sizeof(float));
     }
-    for (int64_t j0 = first_tile(&w->t); j0 < i0 + w->t.n; j0 += T) {
+    for (int64_t j0 = first_tile(t); j0 < i0 + t->n; j0 += T) {
         backward_tile(w, j0);
     }
-    transpose_out(w->dqt, w->t.n, a->head_dim, ones,
-                  (float *)w->g->dq + token_row(&w->t) * a->ldq + h * a->head_dim, a->ldq);
+    transpose_out(w->dqt, t->n, a->head_dim, ones,
+                  (elem *)w->g->dq + token_row(t) * a->ldq + h * a->head_dim, a->ldq);
 }
 
-static void clear_rows(float *x, int64_t n_rows, int64_t width, int64_t ld)
+/* Into how many units a key head is cut. */
+V_INLINE int64_t cuts_of(const struct pf_kctx *ctx, const struct pf_attention_fwd_args *a)
 {
-    for (int64_t r = 0; r < n_rows; r++) {
-        memset(x + r * ld, 0, (size_t)width * sizeof *x);
+    const int64_t heads = a->batch * a->n_kv_heads;
+
+    return heads < ctx->n_threads ? (ctx->n_threads + heads - 1) / heads : 1;
+}
+
+/* The sums of a unit: dk, then dv. They stand behind all threads' work space. */
+V_INLINE float *unit_sums(const struct pf_kctx *ctx, const struct pf_attention_fwd_args *a,
+                          int64_t unit)
+{
+    return scratch_of(ctx, a, ctx->n_threads) + unit * a->seq * (a->head_dim + a->v_head_dim);
+}
+
+/* Query tiles [lo, hi) of the group of key head kv: tile u is tile u % n_tiles of its head. */
+static void backward_tiles(struct backward *w, int64_t b, int64_t kv, bool fold, int64_t lo,
+                           int64_t hi)
+{
+    const struct pf_attention_fwd_args *a = &w->g->fwd;
+    const int64_t n_tiles = (a->seq + T - 1) / T, group = a->n_heads / a->n_kv_heads;
+
+    for (int64_t u = lo; u < hi; u++) {
+        const int64_t tile = fold ? folded(u % n_tiles, n_tiles) : u % n_tiles;
+        backward_queries(w, b, kv * group + u / n_tiles, tile * T);
+    }
+}
+
+/* A row of dk or dv: the sum of n rows at distance stride. */
+V_INLINE void finish_row(const float *sums, int64_t stride, int64_t n_sums, int64_t width, elem *to)
+{
+    for (int64_t i = 0; i < width; i += VL) {
+        const int64_t n = width - i < VL ? width - i : VL;
+        vf total = v_load_n(sums + i, n);
+        for (int64_t u = 1; u < n_sums; u++) {
+            total += v_load_n(sums + u * stride + i, n);
+        }
+        e_store_n(to + i, total, n);
+    }
+}
+
+/* Rows [lo, hi) of key head kv of sequence b: dk and dv from the sums of n units, one after another. */
+static void finish_rows(const struct pf_attention_bwd_args *g, int64_t b, int64_t kv, int64_t lo,
+                        int64_t hi, const float *sums, int64_t n)
+{
+    const struct pf_attention_fwd_args *a = &g->fwd;
+    const int64_t d = a->head_dim, dv = a->v_head_dim, stride = a->seq * (d + dv);
+    elem *dk_to = (elem *)g->dk + b * a->seq * a->ldk + kv * d;
+    elem *dv_to = (elem *)g->dv + b * a->seq * a->ldv + kv * dv;
+
+    for (int64_t r = lo; r < hi; r++) {
+        finish_row(sums + r * d, stride, n, d, dk_to + r * a->ldk);
+        finish_row(sums + a->seq * d + r * dv, stride, n, dv, dv_to + r * a->ldv);
     }
 }
 
@@ -495,7 +625,8 @@ static void backward_part(const struct pf_kctx *ctx, const void *args, int part,
 {
     const struct pf_attention_bwd_args *g = args;
     const struct pf_attention_fwd_args *a = &g->fwd;
-    const int64_t group = a->n_heads / a->n_kv_heads;
+    const int64_t cuts = cuts_of(ctx, a);
+    const int64_t n = a->n_heads / a->n_kv_heads * ((a->seq + T - 1) / T);
     struct backward w = {.g = g, .qt = scratch_of(ctx, a, part)};
 
     w.dot = w.qt + a->head_dim * T;
@@ -503,23 +634,50 @@ static void backward_part(const struct pf_kctx *ctx, const void *args, int part,
     w.pt = w.dqt + a->head_dim * T;
     w.dst = w.pt + T * T;
     w.zt = w.dst + T * T;
+    w.kv = w.zt + T * T;
+    w.queries = w.kv + T * (a->head_dim + a->v_head_dim);
     for (int64_t u = lo; u < hi; u++) {
-        const int64_t b = u / a->n_kv_heads, kv = u % a->n_kv_heads, row = b * a->seq;
-        clear_rows((float *)g->dk + row * a->ldk + kv * a->head_dim, a->seq, a->head_dim, a->ldk);
-        clear_rows((float *)g->dv + row * a->ldv + kv * a->v_head_dim, a->seq, a->v_head_dim,
-                   a->ldv);
-        for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
-            for (int64_t i0 = 0; i0 < a->seq; i0 += T) {
-                backward_queries(&w, b, h, i0);
-            }
+        const int64_t head = u / cuts, b = head / a->n_kv_heads, kv = head % a->n_kv_heads;
+        float *sums = unit_sums(ctx, a, cuts > 1 ? u : part);
+        int64_t first, end;
+        memset(sums, 0, (size_t)(a->seq * (a->head_dim + a->v_head_dim)) * sizeof *sums);
+        w.dk = sums;
+        w.dv = sums + a->seq * a->head_dim;
+        cpu_part(n, 1, (int)cuts, (int)(u % cuts), &first, &end);
+        backward_tiles(&w, b, kv, cuts > 1, first, end);
+        if (cuts == 1) {
+            finish_rows(g, b, kv, 0, a->seq, sums, 1);
         }
+    }
+}
+
+/* Rows [lo, hi) of all key heads, where these were cut. */
+static void finish_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
+                        int64_t hi)
+{
+    const struct pf_attention_bwd_args *g = args;
+    const struct pf_attention_fwd_args *a = &g->fwd;
+    const int64_t cuts = cuts_of(ctx, a);
+
+    (void)part;
+    for (int64_t at = lo; at < hi;) {
+        const int64_t head = at / a->seq, row = at % a->seq;
+        const int64_t n = hi - at < a->seq - row ? hi - at : a->seq - row;
+        finish_rows(g, head / a->n_kv_heads, head % a->n_kv_heads, row, row + n,
+                    unit_sums(ctx, a, head * cuts), cuts);
+        at += n;
     }
 }
 
 int PF_CPU(attention_bwd)(const struct pf_kctx *ctx, const void *args)
 {
     const struct pf_attention_bwd_args *g = args;
+    const struct pf_attention_fwd_args *a = &g->fwd;
+    const int64_t heads = a->batch * a->n_kv_heads, cuts = cuts_of(ctx, a);
 
-    cpu_run(ctx, g, g->fwd.batch * g->fwd.n_kv_heads, 1, work_of(&g->fwd), backward_part);
+    cpu_run(ctx, g, heads * cuts, 1, work_of(a), backward_part);
+    if (cuts > 1) {
+        cpu_run(ctx, g, heads * a->seq, 1, work_of(a), finish_part);
+    }
     return 0;
 }

@@ -2,8 +2,8 @@
 /*
  * cpu.h - what the files of kernels/cpu share: names, the cut of work into parts, the kernels.
  *
- * Each file is compiled once for each instruction set, so every external name goes through
- * PF_CPU(name), which appends it. Work is cut into ctx->n_threads parts that depend on nothing but
+ * Each file is compiled once for each instruction set and element type (elem.h), so every external
+ * name goes through PF_CPU(name), which appends both. Work is cut into ctx->n_threads parts that depend on nothing but
  * the size and that number; OpenMP may run them on fewer threads without changing a bit.
  */
 #ifndef PF_CPU_H
@@ -11,7 +11,7 @@
 
 #include <pf/kernel.h>
 
-#include "vec.h"
+#include "elem.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 
 #define PF_CPU_GLUE2(a, b) a##_##b
 #define PF_CPU_GLUE(a, b) PF_CPU_GLUE2(a, b)
-#define PF_CPU(name) PF_CPU_GLUE(pf_cpu_##name, PF_ISA)
+#define PF_CPU(name) PF_CPU_GLUE(PF_CPU_GLUE(pf_cpu_##name, PF_ISA), PF_ELEM)
 
 /* Below this many elements a second thread costs more than it saves. */
 #define PF_CPU_PARALLEL_ABOVE 8192
@@ -55,7 +55,7 @@ V_INLINE void cpu_run(const struct pf_kctx *ctx, const void *args, int64_t n, in
     }
 }
 
-/* The kernels, fp32; each as pf/kernel.h says. */
+/* The kernels; each as pf/kernel.h says. */
 int PF_CPU(gemm)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(embed_fwd)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(embed_bwd)(const struct pf_kctx *ctx, const void *args);

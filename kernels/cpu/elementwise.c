@@ -6,12 +6,12 @@
 static void add_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo, int64_t hi)
 {
     const struct pf_add_args *g = args;
-    const float *a = g->a, *b = g->b;
-    float *y = g->y;
+    const elem *a = g->a, *b = g->b;
+    elem *y = g->y;
 
     (void)ctx;
     (void)part;
-    V_LOOP(lo, hi, v_store_n(y + i, v_load_n(a + i, n) + v_load_n(b + i, n), n));
+    V_LOOP(lo, hi, e_store_n(y + i, e_load_n(a + i, n) + e_load_n(b + i, n), n));
 }
 
 int PF_CPU(add)(const struct pf_kctx *ctx, const void *args)
@@ -26,11 +26,11 @@ static void scale_part(const struct pf_kctx *ctx, const void *args, int part, in
                        int64_t hi)
 {
     const struct pf_scale_args *a = args;
-    float *x = a->x;
+    elem *x = a->x;
 
     (void)ctx;
     (void)part;
-    V_LOOP(lo, hi, v_store_n(x + i, v_load_n(x + i, n) * a->factor, n));
+    V_LOOP(lo, hi, e_store_n(x + i, e_load_n(x + i, n) * a->factor, n));
 }
 
 int PF_CPU(scale)(const struct pf_kctx *ctx, const void *args)
@@ -44,12 +44,28 @@ int PF_CPU(scale)(const struct pf_kctx *ctx, const void *args)
 /* A mask is drawn four elements at a time, this many blocks in a go. */
 #define DROPOUT_BLOCKS 64
 
+/* The words stand for unsigned numbers; turning the top bit makes signed ones in the same order. */
+V_INLINE void dropout_at(const uint32_t *words, uint32_t threshold, float keep_share, const elem *x,
+                         elem *y, int64_t n)
+{
+    const vi word = vi_load_n((const int32_t *)words, n) ^ INT32_MIN;
+    const vm dropped = vi_gt(vi_set((int32_t)(threshold ^ 0x80000000u)), word);
+
+    e_store_n(y, v_select(dropped, (vf){0}, e_load_n(x, n) / keep_share), n);
+}
+
+static void dropout_words(const uint32_t *words, uint32_t threshold, float keep_share,
+                          const elem *x, elem *y, int64_t width)
+{
+    V_LOOP(0, width, dropout_at(words + i, threshold, keep_share, x + i, y + i, n));
+}
+
 static void dropout_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                          int64_t hi)
 {
     const struct pf_dropout_args *a = args;
-    const float *x = a->x;
-    float *y = a->y;
+    const elem *x = a->x;
+    elem *y = a->y;
     const float keep_share = 1.0f - a->p;
     const uint32_t threshold = pf_dropout_threshold(a->p);
     uint32_t words[4 * DROPOUT_BLOCKS];
@@ -61,9 +77,7 @@ static void dropout_part(const struct pf_kctx *ctx, const void *args, int part, 
         const int64_t skip = (int64_t)(index % 4), room = 4 * DROPOUT_BLOCKS - skip;
         const int64_t n = hi - at < room ? hi - at : room;
         mask_words(a->key, block, DROPOUT_BLOCKS, words);
-        for (int64_t i = 0; i < n; i++) {
-            y[at + i] = words[skip + i] >= threshold ? x[at + i] / keep_share : 0.0f;
-        }
+        dropout_words(words + skip, threshold, keep_share, x + at, y + at, n);
         at += n;
     }
 }
@@ -90,7 +104,7 @@ V_INLINE void adamw_at(const struct pf_adamw_args *a, int64_t i, int64_t n)
     v_store_n(a->moment2 + i, v, n);
     v_store_n(a->param + i, p, n);
     if (a->weight_out) {
-        v_store_n((float *)a->weight_out + i, p, n);
+        e_store_n((elem *)a->weight_out + i, p, n);
     }
 }
 
@@ -117,12 +131,12 @@ int PF_CPU(adamw)(const struct pf_kctx *ctx, const void *args)
 #define BIAS_ROWS 32
 
 /* to = or += the sum of n_rows rows, at n columns. */
-V_INLINE void add_rows(const float *rows, int64_t ld, int64_t n_rows, float *to, int64_t n)
+V_INLINE void add_rows(const elem *rows, int64_t ld, int64_t n_rows, float *to, int64_t n)
 {
     vf sum = {0};
 
     for (int64_t r = 0; r < n_rows; r++) {
-        sum += v_load_n(rows + r * ld, n);
+        sum += e_load_n(rows + r * ld, n);
     }
     v_store_n(to, v_load_n(to, n) + sum, n);
 }
@@ -137,7 +151,7 @@ static void bias_grad_part(const struct pf_kctx *ctx, const void *args, int part
     V_LOOP(lo, hi, v_store_n(total + i, (vf){0}, n));
     for (int64_t r = 0; r < a->n_rows; r += BIAS_ROWS) {
         const int64_t n_rows = a->n_rows - r < BIAS_ROWS ? a->n_rows - r : BIAS_ROWS;
-        const float *rows = (const float *)a->dy + r * a->lddy;
+        const elem *rows = (const elem *)a->dy + r * a->lddy;
         V_LOOP(lo, hi, add_rows(rows + i, a->lddy, n_rows, total + i, n));
     }
     V_LOOP(lo, hi, v_store_n(a->dbias + i, v_load_n(a->dbias + i, n) + v_load_n(total + i, n), n));

@@ -15,15 +15,15 @@ static void embed_fwd_part(const struct pf_kctx *ctx, const void *args, int part
     (void)ctx;
     (void)part;
     for (int64_t t = lo; t < hi; t++) {
-        const float *row = (const float *)a->table + a->ids[t] * a->width;
-        float *y = (float *)a->y + t * a->width;
+        const elem *row = (const elem *)a->table + a->ids[t] * a->width;
+        elem *y = (elem *)a->y + t * a->width;
         if (!a->pos_table) {
             memcpy(y, row, (size_t)a->width * sizeof *y);
             continue;
         }
-        const float *pos =
-            (const float *)a->pos_table + position_of(a->positions, a->seq, t) * a->width;
-        V_LOOP(0, a->width, v_store_n(y + i, v_load_n(row + i, n) + v_load_n(pos + i, n), n));
+        const elem *pos =
+            (const elem *)a->pos_table + position_of(a->positions, a->seq, t) * a->width;
+        V_LOOP(0, a->width, e_store_n(y + i, e_load_n(row + i, n) + e_load_n(pos + i, n), n));
     }
 }
 
@@ -44,14 +44,14 @@ static void embed_bwd_part(const struct pf_kctx *ctx, const void *args, int part
     (void)ctx;
     (void)part;
     for (int64_t t = 0; t < a->n_tokens; t++) {
-        const float *dy = (const float *)a->dy + t * a->width;
+        const elem *dy = (const elem *)a->dy + t * a->width;
         if (a->ids[t] != a->skip_id) {
             float *row = a->dtable + a->ids[t] * a->width;
-            V_LOOP(lo, hi, v_store_n(row + i, v_load_n(row + i, n) + v_load_n(dy + i, n), n));
+            V_LOOP(lo, hi, v_store_n(row + i, v_load_n(row + i, n) + e_load_n(dy + i, n), n));
         }
         if (a->dpos_table) {
             float *pos = a->dpos_table + position_of(a->positions, a->seq, t) * a->width;
-            V_LOOP(lo, hi, v_store_n(pos + i, v_load_n(pos + i, n) + v_load_n(dy + i, n), n));
+            V_LOOP(lo, hi, v_store_n(pos + i, v_load_n(pos + i, n) + e_load_n(dy + i, n), n));
         }
     }
 }
@@ -64,16 +64,42 @@ int PF_CPU(embed_bwd)(const struct pf_kctx *ctx, const void *args)
     return 0;
 }
 
-/* Turn n_pairs pairs: (x[i], y[i]), or (x[2i], x[2i+1]) with step 2 and y = x + 1. Scalar source
- * and no fused operation: the compiler's vectors and its tail give the same bits. */
-V_INLINE void turn(const int64_t step, int64_t n_pairs, const float *cosine, const float *sine,
-                   float direction, float *x, float *y)
+/* Turn n_pairs pairs (x[i], y[i]). No fused operation: adjacent pairs, below, give the same bits. */
+V_INLINE void turn_at(const float *cosine, const float *sine, float direction, elem *x, elem *y,
+                      int64_t n)
+{
+    const vf c = v_load_n(cosine, n), s = direction * v_load_n(sine, n);
+    const vf x0 = e_load_n(x, n), y0 = e_load_n(y, n);
+
+    e_store_n(x, x0 * c - y0 * s, n);
+    e_store_n(y, y0 * c + x0 * s, n);
+}
+
+/* Pairs (x[2i], x[2i+1]) of fp32. */
+V_INLINE void turn_adjacent(int64_t n_pairs, const float *cosine, const float *sine,
+                            float direction, float *x)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n_pairs; i++) {
-        const float c = cosine[i], s = direction * sine[i], x0 = x[step * i], y0 = y[step * i];
-        x[step * i] = x0 * c - y0 * s;
-        y[step * i] = y0 * c + x0 * s;
+        const float c = cosine[i], s = direction * sine[i], x0 = x[2 * i], y0 = x[2 * i + 1];
+        x[2 * i] = x0 * c - y0 * s;
+        x[2 * i + 1] = y0 * c + x0 * s;
+    }
+}
+
+#define TURN_PAIRS 128
+
+/* The same of elements, some pairs at a time. */
+V_INLINE void turn_adjacent_elems(int64_t n_pairs, const float *cosine, const float *sine,
+                                  float direction, elem *x)
+{
+    float wide[2 * TURN_PAIRS];
+
+    for (int64_t i = 0; i < n_pairs; i += TURN_PAIRS) {
+        const int64_t n = n_pairs - i < TURN_PAIRS ? n_pairs - i : TURN_PAIRS;
+        e_widen(x + 2 * i, 2 * n, wide);
+        turn_adjacent(n, cosine + i, sine + i, direction, wide);
+        e_narrow(wide, 2 * n, x + 2 * i);
     }
 }
 
@@ -88,11 +114,12 @@ static void rope_part(const struct pf_kctx *ctx, const void *args, int part, int
         const int64_t at = position_of(a->positions, a->seq, t) * a->n_pairs;
         const float *cosine = a->cos_table + at, *sine = a->sin_table + at;
         for (int64_t h = 0; h < a->n_heads; h++) {
-            float *x = (float *)a->x + t * a->ldx + h * a->head_dim + a->first;
+            elem *x = (elem *)a->x + t * a->ldx + h * a->head_dim + a->first;
             if (a->pairs_adjacent) {
-                turn(2, a->n_pairs, cosine, sine, direction, x, x + 1);
+                turn_adjacent_elems(a->n_pairs, cosine, sine, direction, x);
             } else {
-                turn(1, a->n_pairs, cosine, sine, direction, x, x + a->n_pairs);
+                elem *y = x + a->n_pairs;
+                V_LOOP(0, a->n_pairs, turn_at(cosine + i, sine + i, direction, x + i, y + i, n));
             }
         }
     }

@@ -5,8 +5,9 @@
  * Source for the loop order: Goto & van de Geijn, "Anatomy of high-performance matrix
  * multiplication", 2008.
  *
- * Threads cut the longer of m and n. Each element of c is summed over k in blocks of KC in order, so
- * its bits depend on k alone, not on m, n, the thread count or its place.
+ * Narrow elements are widened as they are packed. Threads cut the longer of m and n. Each element of
+ * c is summed over k in blocks of KC in order, so its bits depend on k alone, not on m, n, the thread
+ * count or its place.
  */
 #include "cpu.h"
 #include "tile.h"
@@ -15,32 +16,48 @@
 #define MC (16 * MR)
 #define NC (NR > 32 ? 2 * NR : 8 * NR)
 
-/* A block of c that one thread computes. */
+/* Rows of a block of narrow sums, which wait in fp32 until they are whole. */
+#define CM (2 * MC)
+
+/* A block of c, and where it is summed: fp32, element (m_lo, n_lo) at c. */
 struct block {
     int64_t m_lo, m_hi, n_lo, n_hi;
+    float *c;
+    int64_t ldc;
 };
+
+V_INLINE int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* to[i*step] = from[i], widened; n is at most KC. */
+V_INLINE void scatter(const elem *from, int64_t n, int64_t step, float *to)
+{
+    float row[KC];
+
+    e_widen(from, n, row);
+    for (int64_t i = 0; i < n; i++) {
+        to[i * step] = row[i];
+    }
+}
 
 /* b[p_lo.., j_lo..] to panels of NR columns: element (p, j) at (j/NR)*NR*kc + p*NR + j%NR. */
 static void pack_b(const struct pf_gemm_args *g, int64_t p_lo, int64_t kc, int64_t j_lo, int64_t nc,
                    float *to)
 {
-    const float *b = g->b;
+    const elem *b = g->b;
 
     for (int64_t j = 0; j < nc; j += NR, to += NR * kc) {
-        const int64_t n = nc - j < NR ? nc - j : NR;
-        if (!g->trans_b) {
-            for (int64_t p = 0; p < kc; p++) {
-                const float *from = b + (p_lo + p) * g->ldb + j_lo + j;
-                memcpy(to + p * NR, from, (size_t)n * sizeof *to);
-                memset(to + p * NR + n, 0, (size_t)(NR - n) * sizeof *to);
-            }
-            continue;
+        const int64_t n = smaller(nc - j, NR);
+        if (n < NR) {
+            memset(to, 0, (size_t)(NR * kc) * sizeof *to);
         }
-        for (int64_t i = 0; i < NR; i++) {
-            const float *from = i < n ? b + (j_lo + j + i) * g->ldb + p_lo : NULL;
-            for (int64_t p = 0; p < kc; p++) {
-                to[p * NR + i] = from ? from[p] : 0.0f;
-            }
+        for (int64_t p = 0; p < kc && !g->trans_b; p++) {
+            e_widen(b + (p_lo + p) * g->ldb + j_lo + j, n, to + p * NR);
+        }
+        for (int64_t i = 0; i < n && g->trans_b; i++) {
+            scatter(b + (j_lo + j + i) * g->ldb + p_lo, kc, NR, to + i);
         }
     }
 }
@@ -49,53 +66,54 @@ static void pack_b(const struct pf_gemm_args *g, int64_t p_lo, int64_t kc, int64
 static void pack_a(const struct pf_gemm_args *g, int64_t i_lo, int64_t mc, int64_t p_lo, int64_t kc,
                    float *to)
 {
-    const float *a = g->a;
-    const int64_t row = g->trans_a ? 1 : g->lda, column = g->trans_a ? g->lda : 1;
+    const elem *a = g->a;
 
     for (int64_t i = 0; i < mc; i += MR, to += MR * kc) {
-        const int64_t m = mc - i < MR ? mc - i : MR;
-        const float *from = a + (i_lo + i) * row + p_lo * column;
-        for (int64_t p = 0; p < kc; p++) {
+        const int64_t m = smaller(mc - i, MR);
+        for (int64_t p = 0; p < kc && g->trans_a; p++) {
             for (int64_t r = 0; r < m; r++) {
-                to[p * MR + r] = from[r * row + p * column];
+                to[p * MR + r] = e_get(a + (p_lo + p) * g->lda + i_lo + i + r);
             }
         }
-    }
-}
-
-/* c's block = bias, or 0, or itself: what the sums over k are added to. */
-static void start_c(const struct pf_gemm_args *g, const struct block *w)
-{
-    const float *bias = g->bias;
-
-    if (g->accumulate) {
-        return;
-    }
-    for (int64_t i = w->m_lo; i < w->m_hi; i++) {
-        float *row = (float *)g->c + i * g->ldc;
-        for (int64_t j = w->n_lo; j < w->n_hi; j++) {
-            row[j] = bias ? bias[j] : 0.0f;
+        for (int64_t r = 0; r < m && !g->trans_a; r++) {
+            scatter(a + (i_lo + i + r) * g->lda + p_lo, kc, MR, to + r);
         }
     }
 }
 
-static void multiply_panels(const struct pf_gemm_args *g, int64_t kc, const float *a, int64_t i_lo,
-                            int64_t mc, const float *b, int64_t j_lo, int64_t nc, bool overwrite)
+/* The block's sums start from bias, or 0, or c itself; nothing to do where fp32 c adds to itself. */
+static void start_block(const struct pf_gemm_args *g, const struct block *w)
+{
+    const elem *bias = g->bias;
+    const int64_t n_columns = w->n_hi - w->n_lo;
+
+    for (int64_t i = 0; i < w->m_hi - w->m_lo; i++) {
+        float *row = w->c + i * w->ldc;
+        if (bias) {
+            e_widen(bias + w->n_lo, n_columns, row);
+        } else if (!g->accumulate) {
+            memset(row, 0, (size_t)n_columns * sizeof *row);
+        } else if (g->c_dtype != PF_DTYPE_F32) {
+            e_widen((const elem *)g->c + (w->m_lo + i) * g->ldc + w->n_lo, n_columns, row);
+        }
+    }
+}
+
+static void multiply_panels(int64_t kc, const float *a, int64_t mc, const float *b, int64_t nc,
+                            bool overwrite, float *c, int64_t ldc)
 {
     for (int64_t j = 0; j < nc; j += NR) {
-        const int64_t n = nc - j < NR ? nc - j : NR;
         for (int64_t i = 0; i < mc; i += MR) {
-            const int64_t m = mc - i < MR ? mc - i : MR;
             const struct tile t = {.k = kc,
                                    .a = a + i * kc,
                                    .a_row = 1,
                                    .a_col = MR,
                                    .b = b + j * kc,
                                    .ldb = NR,
-                                   .c = (float *)g->c + (i_lo + i) * g->ldc + j_lo + j,
-                                   .ldc = g->ldc,
+                                   .c = c + i * ldc + j,
+                                   .ldc = ldc,
                                    .accumulate = !overwrite};
-            tile_mul(m, n, &t);
+            tile_mul(smaller(mc - i, MR), smaller(nc - j, NR), &t);
         }
     }
 }
@@ -107,17 +125,39 @@ static void multiply_block(const struct pf_gemm_args *g, const struct block *w)
     const bool fresh = !g->accumulate && !g->bias && g->k > 0;
 
     if (!fresh) {
-        start_c(g, w);
+        start_block(g, w);
     }
     for (int64_t p = 0; p < g->k; p += KC) {
-        const int64_t kc = g->k - p < KC ? g->k - p : KC;
+        const int64_t kc = smaller(g->k - p, KC);
         for (int64_t j = w->n_lo; j < w->n_hi; j += NC) {
-            const int64_t nc = w->n_hi - j < NC ? w->n_hi - j : NC;
+            const int64_t nc = smaller(w->n_hi - j, NC);
             pack_b(g, p, kc, j, nc, b);
             for (int64_t i = w->m_lo; i < w->m_hi; i += MC) {
-                const int64_t mc = w->m_hi - i < MC ? w->m_hi - i : MC;
+                const int64_t mc = smaller(w->m_hi - i, MC);
                 pack_a(g, i, mc, p, kc, a);
-                multiply_panels(g, kc, a, i, mc, b, j, nc, fresh && p == 0);
+                multiply_panels(kc, a, mc, b, nc, fresh && p == 0,
+                                w->c + (i - w->m_lo) * w->ldc + j - w->n_lo, w->ldc);
+            }
+        }
+    }
+}
+
+/* Narrow c: blocks of it are summed aside, and each sum is rounded once. */
+static void multiply_narrow(const struct pf_gemm_args *g, const struct block *part)
+{
+    float sums[CM * NC] __attribute__((aligned(64)));
+
+    for (int64_t j = part->n_lo; j < part->n_hi; j += NC) {
+        for (int64_t i = part->m_lo; i < part->m_hi; i += CM) {
+            const struct block w = {.m_lo = i,
+                                    .m_hi = smaller(part->m_hi, i + CM),
+                                    .n_lo = j,
+                                    .n_hi = smaller(part->n_hi, j + NC),
+                                    .c = sums,
+                                    .ldc = NC};
+            multiply_block(g, &w);
+            for (int64_t r = i; r < w.m_hi; r++) {
+                e_narrow(sums + (r - i) * NC, w.n_hi - j, (elem *)g->c + r * g->ldc + j);
             }
         }
     }
@@ -128,15 +168,22 @@ static void multiply_part(const struct pf_kctx *ctx, const void *args, int part,
 {
     const struct pf_gemm_args *g = args;
     const bool cut_n = g->n >= g->m;
-    const struct block w = {.m_lo = cut_n ? 0 : lo,
-                            .m_hi = cut_n ? g->m : hi,
-                            .n_lo = cut_n ? lo : 0,
-                            .n_hi = cut_n ? hi : g->n};
+    struct block w = {.m_lo = cut_n ? 0 : lo,
+                      .m_hi = cut_n ? g->m : hi,
+                      .n_lo = cut_n ? lo : 0,
+                      .n_hi = cut_n ? hi : g->n,
+                      .ldc = g->ldc};
 
     (void)ctx;
     (void)part;
-    if (lo < hi) {
+    if (lo >= hi) {
+        return;
+    }
+    if (g->c_dtype == PF_DTYPE_F32) {
+        w.c = (float *)g->c + w.m_lo * g->ldc + w.n_lo;
         multiply_block(g, &w);
+    } else {
+        multiply_narrow(g, &w);
     }
 }
 

@@ -50,18 +50,19 @@ static void rmsnorm_fwd_part(const struct pf_kctx *ctx, const void *args, int pa
                              int64_t hi)
 {
     const struct pf_rmsnorm_fwd_args *a = args;
-    const float *w = a->weight;
+    const elem *w = a->weight;
 
     (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
-        const float *x = (const float *)a->x + r * a->ldx;
-        float *y = (float *)a->y + r * a->ldy;
+        const elem *x = (const elem *)a->x + r * a->ldx;
+        elem *y = (elem *)a->y + r * a->ldy;
         struct sums sq = {0};
-        ROW_SUM(a->width, sq, v_load_n(x + i, n) * v_load_n(x + i, n));
+        ROW_SUM(a->width, sq, e_load_n(x + i, n) * e_load_n(x + i, n));
         const float rstd = 1.0f / __builtin_sqrtf(sums_total(&sq) / (float)a->width + a->eps);
         a->rstd[r] = rstd;
-        V_LOOP(0, a->width, v_store_n(y + i, v_load_n(x + i, n) * rstd * v_load_n(w + i, n), n));
+        V_LOOP(0, a->width,
+               e_store_n(y + i, e_round(e_load_n(x + i, n) * rstd) * e_load_n(w + i, n), n));
     }
 }
 
@@ -73,40 +74,40 @@ int PF_CPU(rmsnorm_fwd)(const struct pf_kctx *ctx, const void *args)
     return 0;
 }
 
-/* dw += dy * x * rstd along a row; returns dy * w * x there. */
-V_INLINE vf rmsnorm_bwd_term(const float *x, const float *w, const float *dy, float rstd, float *dw,
+/* dw += dy * round(x * rstd) along a row; returns dy * w * x there. */
+V_INLINE vf rmsnorm_bwd_term(const elem *x, const elem *w, const elem *dy, float rstd, float *dw,
                              int64_t n)
 {
-    const vf dyx = v_load_n(dy, n) * v_load_n(x, n);
+    const vf g = e_load_n(dy, n), at = e_load_n(x, n);
 
     if (dw) {
-        v_store_n(dw, v_fma(dyx, v_set(rstd), v_load_n(dw, n)), n);
+        v_store_n(dw, v_fma(g, e_round(at * rstd), v_load_n(dw, n)), n);
     }
-    return dyx * v_load_n(w, n);
+    return g * at * e_load_n(w, n);
 }
 
-V_INLINE void rmsnorm_dx(const float *x, const float *w, const float *dy, float rstd, float mean,
-                         float *dx, bool accumulate, int64_t n)
+V_INLINE void rmsnorm_dx(const elem *x, const elem *w, const elem *dy, float rstd, float mean,
+                         elem *dx, bool accumulate, int64_t n)
 {
-    const vf g = v_load_n(dy, n) * v_load_n(w, n) * rstd - v_load_n(x, n) * mean;
+    const vf g = e_load_n(dy, n) * e_load_n(w, n) * rstd - e_load_n(x, n) * mean;
 
-    v_store_n(dx, accumulate ? v_load_n(dx, n) + g : g, n);
+    e_store_n(dx, accumulate ? e_load_n(dx, n) + g : g, n);
 }
 
 static void rmsnorm_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                              int64_t hi)
 {
     const struct pf_rmsnorm_bwd_args *a = args;
-    const float *w = a->weight;
+    const elem *w = a->weight;
     float *dw = a->dweight ? (float *)ctx->scratch + part * a->width : NULL;
 
     if (dw) {
         memset(dw, 0, (size_t)a->width * sizeof *dw);
     }
     for (int64_t r = lo; r < hi; r++) {
-        const float *x = (const float *)a->x + r * a->ldx;
-        const float *dy = (const float *)a->dy + r * a->lddy;
-        float *dx = (float *)a->dx + r * a->lddx;
+        const elem *x = (const elem *)a->x + r * a->ldx;
+        const elem *dy = (const elem *)a->dy + r * a->lddy;
+        elem *dx = (elem *)a->dx + r * a->lddx;
         const float rstd = a->rstd[r];
         struct sums dot = {0};
         if (dw) {
@@ -135,10 +136,10 @@ int PF_CPU(rmsnorm_bwd)(const struct pf_kctx *ctx, const void *args)
     return 0;
 }
 
-V_INLINE vf squared_distance(const float *x, float mean, int64_t n)
+V_INLINE vf squared_distance(const elem *x, float mean, int64_t n)
 {
     /* The lanes beyond a tail hold 0 and must not count as distance mean. */
-    vf d = v_load_n(x, n) - mean;
+    vf d = e_load_n(x, n) - mean;
 
     if (n < VL) {
         d = v_select(vi_gt(vi_set((int32_t)n), vi_iota()), d, (vf){0});
@@ -146,27 +147,27 @@ V_INLINE vf squared_distance(const float *x, float mean, int64_t n)
     return d * d;
 }
 
-V_INLINE void layernorm_y(const float *x, const float *w, const float *b, float mean, float rstd,
-                          float *y, int64_t n)
+V_INLINE void layernorm_y(const elem *x, const elem *w, const elem *b, float mean, float rstd,
+                          elem *y, int64_t n)
 {
-    const vf hat = (v_load_n(x, n) - mean) * rstd;
+    const vf hat = (e_load_n(x, n) - mean) * rstd;
 
-    v_store_n(y, v_fma(hat, v_load_n(w, n), b ? v_load_n(b, n) : (vf){0}), n);
+    e_store_n(y, v_fma(hat, e_load_n(w, n), b ? e_load_n(b, n) : (vf){0}), n);
 }
 
 static void layernorm_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                                int64_t hi)
 {
     const struct pf_layernorm_fwd_args *a = args;
-    const float *w = a->weight, *b = a->bias;
+    const elem *w = a->weight, *b = a->bias;
 
     (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
-        const float *x = (const float *)a->x + r * a->ldx;
-        float *y = (float *)a->y + r * a->ldy;
+        const elem *x = (const elem *)a->x + r * a->ldx;
+        elem *y = (elem *)a->y + r * a->ldy;
         struct sums sum = {0}, sq = {0};
-        ROW_SUM(a->width, sum, v_load_n(x + i, n));
+        ROW_SUM(a->width, sum, e_load_n(x + i, n));
         const float mean = sums_total(&sum) / (float)a->width;
         ROW_SUM(a->width, sq, squared_distance(x + i, mean, n));
         const float rstd = 1.0f / __builtin_sqrtf(sums_total(&sq) / (float)a->width + a->eps);
@@ -188,16 +189,16 @@ int PF_CPU(layernorm_fwd)(const struct pf_kctx *ctx, const void *args)
     return 0;
 }
 
-V_INLINE vf layernorm_hat(const float *x, float mean, float rstd, int64_t n)
+V_INLINE vf layernorm_hat(const elem *x, float mean, float rstd, int64_t n)
 {
-    return (v_load_n(x, n) - mean) * rstd;
+    return (e_load_n(x, n) - mean) * rstd;
 }
 
 /* dw += dy * hat, db += dy along a row, *gh += dy * w * hat; returns dy * w. */
-V_INLINE vf layernorm_bwd_term(const float *x, const float *w, const float *dy, float mean,
-                               float rstd, float *dw, float *db, vf *gh, int64_t n)
+V_INLINE vf layernorm_bwd_term(const elem *x, const elem *w, const elem *dy, float mean, float rstd,
+                               float *dw, float *db, vf *gh, int64_t n)
 {
-    const vf d = v_load_n(dy, n), hat = layernorm_hat(x, mean, rstd, n), g = d * v_load_n(w, n);
+    const vf d = e_load_n(dy, n), hat = layernorm_hat(x, mean, rstd, n), g = d * e_load_n(w, n);
 
     if (dw) {
         v_store_n(dw, v_fma(d, hat, v_load_n(dw, n)), n);
@@ -209,21 +210,21 @@ V_INLINE vf layernorm_bwd_term(const float *x, const float *w, const float *dy, 
     return g;
 }
 
-V_INLINE void layernorm_dx(const float *x, const float *w, const float *dy, float mean, float rstd,
-                           float mean_g, float mean_gh, float *dx, bool accumulate, int64_t n)
+V_INLINE void layernorm_dx(const elem *x, const elem *w, const elem *dy, float mean, float rstd,
+                           float mean_g, float mean_gh, elem *dx, bool accumulate, int64_t n)
 {
     const vf hat = layernorm_hat(x, mean, rstd, n);
-    const vf g = (v_load_n(dy, n) * v_load_n(w, n) - mean_g - hat * mean_gh) * rstd;
+    const vf g = (e_load_n(dy, n) * e_load_n(w, n) - mean_g - hat * mean_gh) * rstd;
 
-    v_store_n(dx, accumulate ? v_load_n(dx, n) + g : g, n);
+    e_store_n(dx, accumulate ? e_load_n(dx, n) + g : g, n);
 }
 
 static void layernorm_bwd_row(const struct pf_layernorm_bwd_args *a, int64_t r, float *dw,
                               float *db)
 {
-    const float *w = a->weight, *x = (const float *)a->x + r * a->ldx;
-    const float *dy = (const float *)a->dy + r * a->lddy;
-    float *dx = (float *)a->dx + r * a->lddx;
+    const elem *w = a->weight, *x = (const elem *)a->x + r * a->ldx;
+    const elem *dy = (const elem *)a->dy + r * a->lddy;
+    elem *dx = (elem *)a->dx + r * a->lddx;
     const float mean = a->mean[r], rstd = a->rstd[r];
     struct sums g = {0}, gh = {0};
 

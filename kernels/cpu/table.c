@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* table.c - the kernels of one instruction set, as the registry finds them (lib/ops). */
+/* table.c - the kernels of one instruction set and element type, as the registry finds them (lib/ops). */
 #include "cpu.h"
 
-#define PF_ISA_TABLE PF_CPU_GLUE(pf_kernels_cpu, PF_ISA)
+#define PF_ISA_TABLE PF_CPU_GLUE(PF_CPU_GLUE(pf_kernels_cpu, PF_ISA), PF_ELEM)
 #define PF_ISA_COUNT PF_CPU_GLUE(PF_ISA_TABLE, n)
 #define PF_ISA_TEXT2(isa) #isa
 #define PF_ISA_TEXT(isa) PF_ISA_TEXT2(isa)
@@ -17,7 +17,7 @@
 
 #define ROW(op, name)                                                                              \
     {                                                                                              \
-        op, PF_DTYPE_F32, PF_ISA_TEXT(PF_ISA), PREFERENCE, PF_CPU(name)                            \
+        op, ELEM_DTYPE, PF_ISA_TEXT(PF_ISA), PREFERENCE, PF_CPU(name)                              \
     }
 
 extern const struct pf_kernel_row PF_ISA_TABLE[];

@@ -331,6 +331,8 @@ static int check_attention_bwd(struct call *c, const void *args)
     PF_TRY(check_rows(c, "dq", a->dq, n_tokens, f->n_heads * f->head_dim, f->ldq));
     PF_TRY(check_rows(c, "dk", a->dk, n_tokens, f->n_kv_heads * f->head_dim, f->ldk));
     PF_TRY(check_rows(c, "dv", a->dv, n_tokens, f->n_kv_heads * f->v_head_dim, f->ldv));
+    c->scratch_floats =
+        (size_t)c->n_threads * PF_ATTENTION_BWD_SCRATCH_FLOATS(f->head_dim, f->v_head_dim, f->seq);
     return 0;
 }
 

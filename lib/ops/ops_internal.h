@@ -6,10 +6,11 @@
  * the registry sorts by preference. Preferences: ref 0, generic 10, avx2 20, avx512 30, dnnl 50. A
  * library row that is slower than pf's own for some dtype takes a lower number.
  *
- * kernels/cpu is compiled once for each instruction set with PF_ISA defined as generic, avx2 or
- * avx512 (a bare word). kernels/cpu/table.c defines pf_kernels_cpu_<PF_ISA>[] and
- * pf_kernels_cpu_<PF_ISA>_n; its rows carry the instruction set as their variant. Every function
- * that another file of kernels/cpu calls has PF_ISA in its name (PF_ISA_NAME in kernels/cpu/cpu.h).
+ * kernels/cpu is compiled once for each instruction set and element type, with PF_ISA defined as
+ * generic, avx2 or avx512 and PF_ELEM as f32, bf16 or f16 (bare words). kernels/cpu/table.c defines
+ * pf_kernels_cpu_<PF_ISA>_<PF_ELEM>[] and its length, the same with _n; its rows carry the
+ * instruction set as their variant. Every function that another file of kernels/cpu calls has both
+ * in its name (PF_CPU in kernels/cpu/cpu.h).
  *
  * The registry runs a row only where the CPU can: "ref", "generic" always; "avx2" with AVX2, FMA
  * and F16C; "avx512" with F, BW, VL and DQ; "dnnl" where pf_dnnl_open succeeded, whose handle is
@@ -25,12 +26,17 @@
 
 extern const struct pf_kernel_row pf_kernels_ref[];
 extern const size_t pf_kernels_ref_n;
-extern const struct pf_kernel_row pf_kernels_cpu_generic[];
-extern const size_t pf_kernels_cpu_generic_n;
-extern const struct pf_kernel_row pf_kernels_cpu_avx2[];
-extern const size_t pf_kernels_cpu_avx2_n;
-extern const struct pf_kernel_row pf_kernels_cpu_avx512[];
-extern const size_t pf_kernels_cpu_avx512_n;
+/* One table for each instruction set and element type. */
+#define PF_CPU_TABLE(isa, elem)                                                                    \
+    extern const struct pf_kernel_row pf_kernels_cpu_##isa##_##elem[];                             \
+    extern const size_t pf_kernels_cpu_##isa##_##elem##_n
+#define PF_CPU_TABLES(isa)                                                                         \
+    PF_CPU_TABLE(isa, f32);                                                                        \
+    PF_CPU_TABLE(isa, bf16);                                                                       \
+    PF_CPU_TABLE(isa, f16)
+PF_CPU_TABLES(generic);
+PF_CPU_TABLES(avx2);
+PF_CPU_TABLES(avx512);
 
 /* lib/ops/dnnl.c, in the build only where PF_HAVE_DNNL is 1. */
 extern const struct pf_kernel_row pf_kernels_dnnl[];

@@ -128,17 +128,25 @@ struct kernel_table {
     bool is_ref, is_library;
 };
 
-static size_t list_tables(struct kernel_table tables[5])
+enum { MAX_TABLES = 11 };
+
+static size_t list_tables(struct kernel_table tables[MAX_TABLES])
 {
     size_t n = 0;
 
+#define CPU_TABLE(isa, elem, ISA)                                                                  \
+    tables[n++] = (struct kernel_table){pf_kernels_cpu_##isa##_##elem,                             \
+                                        pf_kernels_cpu_##isa##_##elem##_n, ISA, false, false}
+#define CPU_TABLES(isa, ISA)                                                                       \
+    CPU_TABLE(isa, f32, ISA);                                                                      \
+    CPU_TABLE(isa, bf16, ISA);                                                                     \
+    CPU_TABLE(isa, f16, ISA)
     tables[n++] = (struct kernel_table){pf_kernels_ref, pf_kernels_ref_n, ISA_GENERIC, true, false};
-    tables[n++] = (struct kernel_table){pf_kernels_cpu_generic, pf_kernels_cpu_generic_n,
-                                        ISA_GENERIC, false, false};
-    tables[n++] =
-        (struct kernel_table){pf_kernels_cpu_avx2, pf_kernels_cpu_avx2_n, ISA_AVX2, false, false};
-    tables[n++] = (struct kernel_table){pf_kernels_cpu_avx512, pf_kernels_cpu_avx512_n, ISA_AVX512,
-                                        false, false};
+    CPU_TABLES(generic, ISA_GENERIC);
+    CPU_TABLES(avx2, ISA_AVX2);
+    CPU_TABLES(avx512, ISA_AVX512);
+#undef CPU_TABLES
+#undef CPU_TABLE
 #if PF_HAVE_DNNL
     tables[n++] =
         (struct kernel_table){pf_kernels_dnnl, pf_kernels_dnnl_n, ISA_GENERIC, false, true};
@@ -185,7 +193,7 @@ static int compare_entries(const void *a, const void *b)
 
 static int collect(struct pf_ops *ops)
 {
-    struct kernel_table tables[5];
+    struct kernel_table tables[MAX_TABLES];
     const size_t n_tables = list_tables(tables);
     size_t n = 0;
 

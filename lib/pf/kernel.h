@@ -198,7 +198,11 @@ struct pf_attention_fwd_args {
 
 /* Overwrites dq, dk, dv (same strides as q, k, v, which they must not overlap). delta [B,A,S] is
  * work space owned by the caller: sum over Dv of dout * out.
- * Deterministic: each dk, dv row is summed over heads of its group and query tiles in fixed order. */
+ * Deterministic for a given n_threads: each dk, dv row is summed over heads of its group and query
+ * tiles in an order that depends on shape and n_threads alone.
+ * Scratch: PF_ATTENTION_BWD_SCRATCH_FLOATS(D, Dv, S) floats a thread. */
+#define PF_ATTENTION_BWD_SCRATCH_FLOATS(d, dv, seq)                                                \
+    (PF_ATTENTION_SCRATCH_FLOATS(d, dv) + 2 * (size_t)(seq) * ((size_t)(d) + (size_t)(dv)))
 struct pf_attention_bwd_args {
     struct pf_attention_fwd_args
         fwd; /* as given to the forward pass; out and lse are its results */
