@@ -8,6 +8,7 @@
 #include <pf/mem.h>
 
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 
 /* Bytes hashed at a time. */
@@ -132,8 +133,108 @@ static int verify_step(const struct pf_ckpt *ckpt, struct ckpt_report *report)
                       (long long)ckpt->step);
 }
 
+/* Weights against masters ---------------------------------------------------------------------- */
+
+/* A weight and its master as the weight's dtype, a part of each. */
+struct pair {
+    const struct pf_ckpt_tensor *weight, *master;
+    void *stored, *rounded;
+};
+
+/* Not a number is not a number, whatever its payload. */
+static bool is_same(enum pf_dtype dtype, const void *a, const void *b)
+{
+    const size_t n = pf_dtype_bytes(dtype);
+    double x, y;
+
+    return memcmp(a, b, n) == 0 ||
+           (pf_dtype_convert(dtype, a, PF_DTYPE_F64, &x, 1) == 0 &&
+            pf_dtype_convert(dtype, b, PF_DTYPE_F64, &y, 1) == 0 && isnan(x) && isnan(y));
+}
+
+/* Elements lo to hi: *at_out is the first that differs, or hi. */
+static int compare_part(const struct pf_ckpt *ckpt, const struct pair *p, int64_t lo, int64_t hi,
+                        int64_t *at_out)
+{
+    const enum pf_dtype dtype = p->weight->dtype;
+    const size_t n = pf_dtype_bytes(dtype);
+    struct ckpt_want want = {.box = pf_ckpt_whole(p->weight),
+                             .range_lo = lo,
+                             .range_hi = hi,
+                             .dtype = dtype,
+                             .dst = p->stored};
+    int64_t at = lo;
+
+    PF_TRY(ckpt_copy(ckpt, p->weight, &want));
+    want.dst = p->rounded;
+    PF_TRY(ckpt_copy(ckpt, p->master, &want));
+    while (at < hi && is_same(dtype, (const char *)p->stored + (size_t)(at - lo) * n,
+                              (const char *)p->rounded + (size_t)(at - lo) * n)) {
+        at++;
+    }
+    *at_out = at;
+    return 0;
+}
+
+/* A restored run computes with the weight and trains the master: the one must be the other rounded. */
+static int verify_master(const struct pf_ckpt *ckpt, struct verification *v, const struct pair *p)
+{
+    const struct pf_box whole = pf_ckpt_whole(p->weight);
+    const int64_t count = pf_box_count(&whole);
+    const int64_t part = (int64_t)(PART_BYTES / sizeof(double));
+    int64_t at = 0;
+
+    for (int64_t lo = 0, hi; lo < count; lo = hi) {
+        hi = count - lo < part ? count : lo + part;
+        PF_TRY(compare_part(ckpt, p, lo, hi, &at));
+        if (at < hi) {
+            return ckpt_fault(&v->report, PF_EFORMAT, "weight-not-master",
+                              "'%s' in '%s' is not its master rounded to %s, first at element %lld",
+                              p->weight->name, ckpt->dir, pf_dtype_name(p->weight->dtype),
+                              (long long)at);
+        }
+    }
+    return 0;
+}
+
+static bool has_same_shape(const struct pf_ckpt_tensor *a, const struct pf_ckpt_tensor *b)
+{
+    bool same = a->n_dims == b->n_dims;
+
+    for (int d = 0; same && d < a->n_dims; d++) {
+        same = a->shape[d] == b->shape[d];
+    }
+    return same;
+}
+
+/* Of a checkpoint that is whole in all else. */
+static int verify_masters(const struct pf_ckpt *ckpt, struct verification *v)
+{
+    struct pair p = {.stored = pf_alloc(PART_BYTES), .rounded = pf_alloc(PART_BYTES)};
+    int err = p.stored && p.rounded ? 0 : PF_ENOMEM;
+
+    for (int64_t i = 0; !err && i < ckpt->n_tensors; i++) {
+        p.master = &ckpt->tensors[i];
+        p.weight = p.master->role == PF_ROLE_MASTER
+                       ? pf_ckpt_find(ckpt, p.master->name, PF_ROLE_WEIGHT)
+                       : NULL;
+        if (p.weight && !has_same_shape(p.weight, p.master)) {
+            err = ckpt_fault(&v->report, PF_EFORMAT, "weight-not-master",
+                             "'%s' in '%s' has another shape than its master", p.weight->name,
+                             ckpt->dir);
+        } else if (p.weight && pf_dtype_is_float(p.weight->dtype) &&
+                   pf_dtype_is_float(p.master->dtype)) {
+            err = verify_master(ckpt, v, &p);
+        }
+    }
+    pf_free(p.stored);
+    pf_free(p.rounded);
+    return err;
+}
+
 static int verify_pf(const char *dir, struct verification *v)
 {
+    const int64_t n_before = v->report.n;
     struct pf_ckpt *ckpt = NULL;
     int err = ckpt_read_pf(dir, &v->report, &ckpt);
 
@@ -141,6 +242,9 @@ static int verify_pf(const char *dir, struct verification *v)
     if (!err && ckpt->step >= 0) { /* else there is no manifest to compare with */
         err = verify_no_extra(ckpt, &v->report);
         err = err ? err : verify_step(ckpt, &v->report);
+    }
+    if (!err && v->report.n == n_before) {
+        err = verify_masters(ckpt, v);
     }
     pf_ckpt_free(ckpt);
     return err;

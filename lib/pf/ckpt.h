@@ -141,15 +141,20 @@ struct pf_ckpt_fault {
  * pf_ckpt_open, but of a run directory every checkpoint is verified. Kinds:
  *
  *   unreadable       the system does not let it be read (PF_EIO)
- *   manifest         no JSON, a member missing, unknown or of the wrong type, an unknown role or
- * dtype manifest-digest  the manifest's bytes are not those that were written missing-file     a
- * file of the manifest, or a shard of the index, is not there extra-file       a file of the
- * directory that the manifest does not name extra-shard      a .safetensors shard that the index
- * does not name size             a file has another length than the manifest says digest a file's
- * bytes are not those that were written header           a file is not valid safetensors piece a
- * piece has no entry in its file, or one of another dtype or shape extra-entry      an entry of a
- * file that no piece names, or that two name hole, overlap, outside   the pieces of a tensor do not
- * tile it duplicate        a tensor listed or stored twice (in two shards: with equal bytes)
+ *   manifest         no JSON, a member missing, unknown or of the wrong type, an unknown role or dtype
+ *   manifest-digest  the manifest's bytes are not those that were written
+ *   missing-file     a file of the manifest, or a shard of the index, is not there
+ *   extra-file       a file of the directory that the manifest does not name
+ *   extra-shard      a .safetensors shard that the index does not name
+ *   size             a file has another length than the manifest says
+ *   digest           a file's bytes are not those that were written
+ *   header           a file is not valid safetensors
+ *   piece            a piece has no entry in its file, or one of another dtype or shape
+ *   extra-entry      an entry of a file that no piece names, or that two name
+ *   hole, overlap, outside   the pieces of a tensor do not tile it
+ *   duplicate        a tensor listed or stored twice (in two shards: with equal bytes)
+ *   weight-not-master  a weight is not its master rounded to the weight's dtype, to nearest, ties to
+ *                    even; looked for where nothing else is wrong with the checkpoint
  *   conflict         a tensor in two shards with different bytes
  *   index            the index is no JSON or of the wrong form
  *   unsafe-path      a file name of the index or manifest leads out of the directory

@@ -9,48 +9,85 @@
 
 #include <string.h>
 
-/* The step of a line of metrics.jsonl, or -1 where it has none. */
-static int64_t step_of_line(const char *line, size_t len)
+/* Is this a line of metrics.jsonl? Then *step_out is its step, or -1 where it has none. */
+static bool read_line(const char *line, size_t len, int64_t *step_out)
 {
     struct pf_json *doc = NULL;
-    int64_t step = -1;
+    const bool good = pf_json_parse_text(line, len, "metrics.jsonl", &doc) == 0 &&
+                      pf_json_expect(doc, PF_JSON_OBJECT) == 0 &&
+                      pf_json_i64(doc, "step", -1, step_out) == 0;
 
-    if (pf_json_parse_text(line, len, "metrics.jsonl", &doc) != 0 ||
-        pf_json_i64(doc, "step", -1, &step) != 0) {
-        pf_error_clear();
-    }
+    pf_error_clear();
     pf_json_free(doc);
-    return step;
+    return good;
 }
 
-/* A resume drops the lines of steps that will run again: all from the first such line on. A last line
- * without its end, from a killed run, goes too. */
-static int keep_until(const char *path, int64_t step, uint64_t *bytes_out)
-{
-    char *text = NULL;
-    size_t len = 0, at = 0;
+/* Lines that a resume keeps. */
+struct kept {
+    struct pf_str lines; /* the good ones */
+    size_t end;          /* in the file, of the last of them */
+    int64_t n_bad;       /* lines before it that are none */
+};
 
-    if (!pf_path_exists(path)) {
-        *bytes_out = UINT64_MAX;
-        return 0;
-    }
-    PF_TRY(pf_file_read_all(path, 0, &text, &len));
-    while (at < len) {
+/* A resume drops the lines of steps that will run again: all from the first such line on. A last line
+ * without its end, from a killed run, goes too, and what a crash of the system left of a line. */
+static int collect(const char *text, size_t len, int64_t last, struct kept *kept)
+{
+    int64_t n_bad = 0;
+
+    for (size_t at = 0, next; at < len; at = next) {
         const char *const end = memchr(text + at, '\n', len - at);
-        if (!end || step_of_line(text + at, (size_t)(end - (text + at))) > step) {
+        int64_t step = -1;
+        if (!end) {
             break;
         }
-        at = (size_t)(end - text) + 1;
+        next = (size_t)(end - text) + 1;
+        if (!read_line(text + at, next - at - 1, &step)) {
+            n_bad++;
+            continue;
+        }
+        if (step > last) {
+            break;
+        }
+        PF_TRY(pf_str_append_bytes(&kept->lines, text + at, next - at));
+        kept->end = next;
+        kept->n_bad = n_bad;
     }
-    pf_free(text);
-    *bytes_out = at;
     return 0;
+}
+
+/* Cut the file of the run that is resumed; a lost one is begun anew. */
+static int keep_until(const char *path, int64_t step, uint64_t *bytes_out)
+{
+    struct kept kept = {.end = 0};
+    char *text = NULL;
+    size_t len = 0;
+    int err = 0;
+
+    *bytes_out = 0;
+    if (!pf_path_exists(path)) {
+        return 0;
+    }
+    pf_str_init(&kept.lines);
+    PF_TRY_GOTO(pf_file_read_all(path, 0, &text, &len), out);
+    PF_TRY_GOTO(collect(text, len, step, &kept), out);
+    *bytes_out = kept.end;
+    if (kept.n_bad > 0) {
+        pf_log_warn0("train", "'%s' had %lld damaged lines, which are dropped", path,
+                     (long long)kept.n_bad);
+        PF_TRY_GOTO(pf_file_write_atomic(path, kept.lines.text, kept.lines.len), out);
+        *bytes_out = kept.lines.len;
+    }
+out:
+    pf_str_release(&kept.lines);
+    pf_free(text);
+    return err;
 }
 
 int train_metrics_open(struct pf_trainer *t)
 {
     struct metrics *const m = &t->metrics;
-    uint64_t keep;
+    uint64_t keep = 0;
 
     pf_str_init(&m->line);
     if (pf_comm_rank(t->world) != 0) {
@@ -60,9 +97,12 @@ int train_metrics_open(struct pf_trainer *t)
     if (!path) {
         return PF_ENOMEM;
     }
-    int err = t->resume ? keep_until(path, t->step, &keep) : 0;
+    int err = pf_file_clean_aside(path);
+    if (!err && t->resume) {
+        err = keep_until(path, t->step, &keep);
+    }
     if (!err) {
-        err = pf_line_file_open(path, t->resume ? keep : 0, &m->file);
+        err = pf_line_file_open(path, keep, &m->file);
     }
     m->enabled = err == 0;
     pf_free(path);

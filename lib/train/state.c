@@ -206,6 +206,11 @@ static int read_trainer_state(struct pf_trainer *t)
     PF_TRY(pf_json_parse_text_with(t->resume->state_json, strlen(t->resume->state_json), &options,
                                    &doc));
     PF_TRY_GOTO(pf_json_need_i64(doc, "step", &t->step), out);
+    if (t->step != t->resume->step) {
+        err = pf_fail(PF_EFORMAT, "'%s' is of step %lld, but its state of step %lld",
+                      t->resume_path, (long long)t->resume->step, (long long)t->step);
+        goto out;
+    }
     PF_TRY_GOTO(pf_json_i64(doc, "updates", t->step, &t->updates), out);
     PF_TRY_GOTO(pf_json_f64(doc, "loss_scale", t->loss_scale, &t->loss_scale), out);
     PF_TRY_GOTO(pf_json_i64(doc, "loss_scale_good_steps", 0, &t->scale_good_steps), out);

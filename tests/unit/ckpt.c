@@ -11,6 +11,7 @@
 #include "tap.h"
 
 #include <math.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -542,6 +543,33 @@ static void faults_are_all_listed(void)
     pf_free(dir);
 }
 
+/* One weight in bf16 with its master, of which an element is wrong. */
+static int64_t faults_of_master(float master, uint16_t weight, bool *found_out)
+{
+    const int64_t shape[1] = {3};
+    float masters[3] = {1.0f, master, -2.0f};
+    uint16_t weights[3] = {0x3f80, weight, 0xc000};
+    const struct pf_ckpt_live live[2] = {
+        whole("m.w", PF_ROLE_WEIGHT, PF_DTYPE_BF16, 1, shape, weights),
+        whole("m.w", PF_ROLE_MASTER, PF_DTYPE_F32, 1, shape, masters)};
+
+    (void)pf_rmtree(at("master"));
+    (void)save_to(at("master"), 1, live, 2, 0);
+    return faults_of(at("master"), "weight-not-master", found_out);
+}
+
+static void weights_are_rounded_masters(void)
+{
+    bool found;
+
+    ok(faults_of_master(1 + 0x1p-12f, 0x3f80, &found) == 0, "1 + 2^-12 is 1 in bf16");
+    ok(faults_of_master(1 + 3 * 0x1p-8f, 0x3f82, &found) == 0, "a tie goes to the even one");
+    ok(faults_of_master(NAN, 0x7fc1, &found) == 0, "NaN is NaN, whatever its payload");
+    ok(faults_of_master(1 + 0x1p-12f, 0x3f81, &found) == 1 && found, "another weight is found");
+    ok(faults_of_master(1 + 3 * 0x1p-8f, 0x3f81, &found) == 1 && found, "a cut-off one too");
+    ok(faults_of_master(0.0f, 0x8000, &found) == 1 && found, "-0 is not 0");
+}
+
 /* Runs --------------------------------------------------------------------------------------------
  */
 
@@ -810,6 +838,7 @@ int main(void)
     no_change_goes_unseen();
     lies_with_a_good_digest_are_found();
     faults_are_all_listed();
+    weights_are_rounded_masters();
     old_checkpoints_are_removed();
     the_newest_whole_one_is_found();
     leftovers_do_no_harm();
