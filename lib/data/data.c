@@ -16,10 +16,11 @@
 /* A source and the share of it that this handle reads. */
 struct part {
     struct pf_source *source;
-    double weight; /* as written; 1 outside a mix */
-    int64_t first; /* its windows [first, first + n) */
-    int64_t n;
-    uint64_t key; /* of its order */
+    struct pf_pack *pack; /* NULL unless its documents are packed */
+    double weight;        /* as written; 1 outside a mix */
+    int64_t first;        /* its windows [first, first + n); packed, its documents start there */
+    int64_t n;            /* windows of its first epoch */
+    uint64_t key;         /* of its order */
 };
 
 struct pf_data {
@@ -67,14 +68,14 @@ static int open_source(const struct pf_data_options *options, const char *name,
         return pf_megatron_open(options, name, source_out);
     }
     if (pf_str_ends_with(name, ".jsonl")) {
-        return pf_fail(PF_ENOTSUP, "cannot read '%s': .jsonl is not in this build", name);
+        return pf_jsonl_source_open(options, name, source_out);
     }
     if (!pf_path_exists(name)) {
         return pf_fail(PF_EIO, "no such file or directory: '%s'", name);
     }
     return pf_fail(PF_EUSAGE,
-                   "cannot tell what '%s' holds: expected .txt, .md, a folder of them, .bin, .idx, "
-                   ".safetensors or synthetic:markov",
+                   "cannot tell what '%s' holds: expected .txt, .md, a folder of them, .jsonl, "
+                   ".bin, .idx, .safetensors or synthetic:markov",
                    name);
 }
 
@@ -204,7 +205,9 @@ static int64_t border(double share, double sum, int64_t n)
 static int set_part(struct part *part, const struct pf_data_options *options, const double *shares)
 {
     static const char *const names[] = {"training", "validation", "test"};
-    const int64_t group = part->source->group, n = part->source->n_windows / group;
+    const struct pf_source *const source = part->source;
+    const int64_t group = source->group;
+    const int64_t n = source->packs ? source->n_documents : source->n_windows / group;
     const double before[] = {0.0, shares[0], shares[0] + shares[1],
                              shares[0] + shares[1] + shares[2]};
     const int64_t lo = border(before[options->part], before[3], n);
@@ -215,7 +218,14 @@ static int set_part(struct part *part, const struct pf_data_options *options, co
     if (part->n <= 0) {
         return pf_fail(PF_EINVAL, "split '%s' leaves no %s data of the %lld %s in '%s'",
                        options->split ? options->split : "1", names[options->part], (long long)n,
-                       group > 1 ? "steps" : "sequences", part->source->name);
+                       source->packs ? "documents"
+                       : group > 1   ? "steps"
+                                     : "sequences",
+                       source->name);
+    }
+    if (source->packs) {
+        PF_TRY(pf_pack_new(source, lo, hi, part->key, options->shuffle, &part->pack));
+        part->n = pf_pack_n_windows(part->pack);
     }
     return 0;
 }
@@ -257,12 +267,102 @@ out:
 
 static int set_end(struct pf_data *data, double epochs)
 {
-    const double end = epochs > 0.0 ? ceil(epochs * (double)pf_data_epoch_length(data)) : INFINITY;
+    struct pf_pack *const pack = data->mix ? NULL : data->parts[0].pack;
+    double end = INFINITY;
 
     if (isnan(epochs)) {
         return pf_fail(PF_EINVAL, "the number of epochs is not a number");
     }
+    if (epochs > 0.0) {
+        end = pack ? (double)pf_pack_length(pack, epochs)
+                   : ceil(epochs * (double)pf_data_epoch_length(data));
+    }
     data->end = end < 0x1p62 ? (int64_t)end : INT64_MAX;
+    return 0;
+}
+
+/* Sequences ---------------------------------------------------------------------------------- */
+
+/* The window that stands at a position of its source: in each epoch every window of the part once.
+ * An endless source has other windows in each epoch. */
+static int64_t window_at(const struct pf_data *data, const struct part *part, int64_t count)
+{
+    const int64_t epoch = count / part->n, at = count % part->n;
+    const uint64_t key = pf_rng_derive(part->key, (uint64_t)epoch);
+    const bool shuffle = data->shuffle && !part->source->in_order;
+    const int64_t window =
+        part->first +
+        (shuffle ? (int64_t)pf_rng_permute(key, (uint64_t)part->n, (uint64_t)at) : at);
+
+    return part->source->endless ? epoch * part->source->n_windows + window : window;
+}
+
+/* Keep each position of a window to its document: what it sees, and what it predicts. */
+static void mask_window(const struct pf_source *source, int64_t window, int32_t *targets,
+                        int32_t *first_key)
+{
+    const int64_t origin = window * source->seq;
+    int64_t first, end = origin;
+
+    for (int64_t s = 0, key = 0; s < source->seq; s++) {
+        if (origin + s >= end) {
+            pf_source_document_at(source, origin + s, &first, &end);
+            key = first > origin ? first - origin : 0;
+        }
+        if (first_key) {
+            first_key[s] = (int32_t)key;
+        }
+        if (origin + s + 1 == end) {
+            targets[s] = -1;
+        }
+    }
+}
+
+static void fill_empty(int64_t seq, int32_t *ids, int32_t *targets)
+{
+    for (int64_t s = 0; s < seq; s++) {
+        ids[s] = 0;
+        targets[s] = -1;
+    }
+}
+
+/* A piece of a document into the positions from `at` on. */
+static int read_piece(struct pf_source *source, const struct pf_pack_piece *piece, int64_t at,
+                      int32_t *ids, int32_t *targets, int32_t *first_key)
+{
+    const int64_t n = piece->n, n_read = n + piece->goes_on;
+
+    PF_TRY(source->ops->tokens(source, piece->first, n_read, source->scratch));
+    for (int64_t k = 0; k < n_read; k++) {
+        PF_TRY(pf_source_check_id(source, source->scratch[k], piece->first + k));
+    }
+    for (int64_t k = 0; k < n; k++) {
+        ids[at + k] = source->scratch[k];
+        targets[at + k] = k + 1 < n_read ? source->scratch[k + 1] : -1;
+        if (first_key) {
+            first_key[at + k] = (int32_t)at;
+        }
+    }
+    return 0;
+}
+
+/* Sequence number `count` of a packed part. What no piece fills sees itself alone. */
+static int read_packed(const struct part *part, int64_t count, int32_t *ids, int32_t *targets,
+                       int32_t *first_key)
+{
+    struct pf_source *const source = part->source;
+    int64_t item, at = 0;
+    const int64_t n_pieces = pf_pack_n_pieces_at(part->pack, count, &item);
+
+    for (int64_t i = 0; i < n_pieces; i++) {
+        const struct pf_pack_piece *const piece = pf_pack_piece(part->pack, item + i);
+        PF_TRY(read_piece(source, piece, at, ids, targets, first_key));
+        at += piece->n;
+    }
+    fill_empty(source->seq - at, ids + at, targets + at);
+    for (; first_key && at < source->seq; at++) {
+        first_key[at] = (int32_t)at;
+    }
     return 0;
 }
 
@@ -301,7 +401,11 @@ static void describe_part(const struct pf_data *data, const struct part *part, s
                        format_count((double)source->n_tokens, count),
                        (long long)source->n_documents, source->n_documents == 1 ? "" : "s");
     }
-    if (part->n < source->n_windows) {
+    if (part->pack) {
+        pf_str_appendf(s, ", packed into %lld sequences, %.1f %% full", (long long)part->n,
+                       100.0 * (double)pf_pack_n_tokens(part->pack) /
+                           ((double)part->n * (double)data->seq));
+    } else if (part->n < source->n_windows) {
         pf_str_appendf(s, ", sequences %lld to %lld of %lld", (long long)part->first,
                        (long long)(part->first + part->n - 1), (long long)source->n_windows);
     }
@@ -324,13 +428,15 @@ out:
     return err;
 }
 
-/* Sequence i of a source, as it decides the digest. */
-static int digest_sequence(struct pf_source *source, int64_t i, int32_t *ids, int32_t *targets,
+/* Sequence i of a part, as it decides the digest: of a source's windows, or of what is packed. */
+static int digest_sequence(const struct part *part, int64_t i, int32_t *ids, int32_t *targets,
                            struct pf_digest_state *state)
 {
+    struct pf_source *const source = part->source;
     const size_t n_bytes = (size_t)source->seq * sizeof *ids;
 
-    PF_TRY(source->ops->sequence(source, i, ids, targets));
+    PF_TRY(part->pack ? read_packed(part, i, ids, targets, NULL)
+                      : source->ops->sequence(source, i, ids, targets));
     pf_digest_update(state, ids, n_bytes);
     pf_digest_update(state, targets, n_bytes);
     return 0;
@@ -338,20 +444,21 @@ static int digest_sequence(struct pf_source *source, int64_t i, int32_t *ids, in
 
 static int digest_part(const struct part *part, int32_t *ids, struct pf_digest_state *state)
 {
-    struct pf_source *const source = part->source;
-    char *const line =
-        pf_asprintf("%s %.17g %s %lld %lld %lld %lld %lld %lld\n", source->ops->kind, part->weight,
-                    pf_path_base(source->name), (long long)source->n_tokens,
-                    (long long)source->n_documents, (long long)source->n_windows,
-                    (long long)source->group, (long long)part->first, (long long)part->n);
+    const struct pf_source *const source = part->source;
+    char *const line = pf_asprintf(
+        "%s%s %.17g %s %lld %lld %lld %lld %lld %lld\n", part->pack ? "packed " : "",
+        source->ops->kind, part->weight, pf_path_base(source->name), (long long)source->n_tokens,
+        (long long)source->n_documents, (long long)source->n_windows, (long long)source->group,
+        (long long)part->first, (long long)part->n);
 
     if (!line) {
         return PF_ENOMEM;
     }
     pf_digest_update(state, line, strlen(line));
     pf_free(line);
-    PF_TRY(digest_sequence(source, 0, ids, ids + source->seq, state));
-    return digest_sequence(source, source->n_windows - 1, ids, ids + source->seq, state);
+    const int64_t last = (part->pack ? part->n : source->n_windows) - 1;
+    PF_TRY(digest_sequence(part, 0, ids, ids + source->seq, state));
+    return digest_sequence(part, last, ids, ids + source->seq, state);
 }
 
 /* The digest, and with it the check of the first and last window of each source. */
@@ -428,48 +535,13 @@ void pf_data_free(struct pf_data *data)
         return;
     }
     for (int i = 0; i < data->n_parts; i++) {
+        pf_pack_free(data->parts[i].pack);
         pf_source_free(data->parts[i].source);
     }
     pf_free(data->parts);
     pf_mix_free(data->mix);
     pf_free(data->summary);
     pf_free(data);
-}
-
-/* The window that stands at a position of its source: in each epoch every window of the part once.
- * An endless source has other windows in each epoch. */
-static int64_t window_at(const struct pf_data *data, const struct part *part, int64_t count)
-{
-    const int64_t epoch = count / part->n, at = count % part->n;
-    const uint64_t key = pf_rng_derive(part->key, (uint64_t)epoch);
-    const bool shuffle = data->shuffle && !part->source->in_order;
-    const int64_t window =
-        part->first +
-        (shuffle ? (int64_t)pf_rng_permute(key, (uint64_t)part->n, (uint64_t)at) : at);
-
-    return part->source->endless ? epoch * part->source->n_windows + window : window;
-}
-
-static void find_documents(const struct pf_source *source, int64_t window, int32_t *first_key)
-{
-    const int64_t origin = window * source->seq;
-    int64_t first, end = origin;
-
-    for (int64_t s = 0, key = 0; s < source->seq; s++) {
-        if (origin + s >= end) {
-            source->ops->document(source, origin + s, &first, &end);
-            key = first > origin ? first - origin : 0;
-        }
-        first_key[s] = (int32_t)key;
-    }
-}
-
-static void fill_empty(int64_t seq, int32_t *ids, int32_t *targets)
-{
-    for (int64_t s = 0; s < seq; s++) {
-        ids[s] = 0;
-        targets[s] = -1;
-    }
 }
 
 int pf_data_read(struct pf_data *data, int64_t position, int32_t *ids, int32_t *targets,
@@ -491,12 +563,21 @@ int pf_data_read(struct pf_data *data, int64_t position, int32_t *ids, int32_t *
     if (data->mix) {
         pf_mix_at(data->mix, position, &i, &count);
     }
+    if (data->parts[i].pack) {
+        return read_packed(&data->parts[i], count, ids, targets, first_key);
+    }
     struct pf_source *const source = data->parts[i].source;
     const int64_t window = window_at(data, &data->parts[i], count);
-    if (first_key && data->mask_documents && source->ops->document) {
-        find_documents(source, window, first_key);
+    PF_TRY(source->ops->sequence(source, window, ids, targets));
+    if (data->mask_documents && source->ops->document) {
+        mask_window(source, window, targets, first_key);
     }
-    return source->ops->sequence(source, window, ids, targets);
+    return 0;
+}
+
+int64_t pf_data_n_positions(const struct pf_data *data)
+{
+    return data->end;
 }
 
 int64_t pf_data_epoch_length(const struct pf_data *data)

@@ -27,9 +27,9 @@ struct pf_source_ops {
     /* Tokens [first, first + n) of the stream, unchecked. NULL: the source is no stream. */
     int (*tokens)(struct pf_source *source, int64_t first, int64_t n, int32_t *tokens_out);
 
-    /* The document [*first_out, *end_out), in tokens of the stream, that holds a token. NULL: each
-     * sequence is one document. */
-    void (*document)(const struct pf_source *source, int64_t token, int64_t *first_out,
+    /* Document d of n_documents is the tokens [*first_out, *end_out) of the stream; it may be empty,
+     * and starts where the one before it ends. NULL: each sequence is one document. */
+    void (*document)(const struct pf_source *source, int64_t d, int64_t *first_out,
                      int64_t *end_out);
 
     /* Free the source and what it owns except what struct pf_source says; never NULL. */
@@ -48,6 +48,7 @@ struct pf_source {
     int64_t n_tokens;   /* of the stream, or of all sequences */
     int64_t n_documents;
     int64_t group;  /* sequences that a split keeps together: B of fixed batches, else 1 */
+    bool packs;     /* its documents are to be packed: it may be shorter than a window */
     bool in_order;  /* never shuffled, never mixed: fixed batches */
     bool endless;   /* sequences beyond n_windows exist and are new */
     double entropy; /* nats a token; negative if unknown */
@@ -60,6 +61,8 @@ int pf_megatron_open(const struct pf_data_options *options, const char *name,
                      struct pf_source **source_out);
 int pf_fixed_open(const struct pf_data_options *options, const char *name,
                   struct pf_source **source_out);
+int pf_jsonl_source_open(const struct pf_data_options *options, const char *name,
+                         struct pf_source **source_out);
 int pf_markov_open(const struct pf_data_options *options, const char *name,
                    struct pf_source **source_out);
 
@@ -75,8 +78,69 @@ int pf_source_set_stream(struct pf_source *source, int64_t n_tokens, int64_t n_d
 /* The `sequence` of stream kinds: window i holds tokens [i*seq, i*seq + seq]. */
 int pf_source_stream_sequence(struct pf_source *source, int64_t i, int32_t *ids, int32_t *targets);
 
+/* The document that holds a token of a stream, which has a `document`. */
+void pf_source_document_at(const struct pf_source *source, int64_t token, int64_t *first_out,
+                           int64_t *end_out);
+
+/*
+ * A stream of documents that are bytes: token = byte, and where the vocabulary has room token 256
+ * after each document. The kinds' own structs have it as first member and give `start` and `read`;
+ * pf_bytes_init checks the tokenizer and sets up all but those two, pf_bytes_set_stream counts.
+ */
+struct pf_bytes {
+    struct pf_source base;
+    int64_t n_documents;
+    int64_t eod; /* tokens after a document's bytes: 1, or 0 where the vocabulary has no room */
+
+    /* Bytes of the documents before document d; d may be n_documents. */
+    int64_t (*start)(const struct pf_bytes *bytes, int64_t d);
+
+    /* Bytes [offset, offset + n) of document d, which has them. Allocates nothing. */
+    int (*read)(struct pf_bytes *bytes, int64_t d, int64_t offset, size_t n, unsigned char *to);
+};
+
+int pf_bytes_init(struct pf_bytes *bytes, const struct pf_source_ops *ops,
+                  const struct pf_data_options *options, const char *name);
+int pf_bytes_set_stream(struct pf_bytes *bytes);
+int pf_bytes_tokens(struct pf_source *source, int64_t first, int64_t n, int32_t *tokens_out);
+void pf_bytes_document(const struct pf_source *source, int64_t d, int64_t *first_out,
+                       int64_t *end_out);
+
 /* PF_EINVAL unless 0 <= id < vocab_size. `position` is for the message. */
 int pf_source_check_id(const struct pf_source *source, int64_t id, int64_t position);
+
+/*
+ * Packing: documents [lo, hi) of a source in windows of seq tokens. A document longer than seq is cut
+ * into pieces of seq; what predicts nothing, fewer than two tokens, is left out. In each epoch the
+ * pieces are taken in an order drawn from (key, epoch), or as they lie in the source, and each goes
+ * to the first window that has room for it; then the windows are put in an order drawn likewise. So
+ * epochs may differ in length. Takes at most 48 bytes a piece, all at the start; an epoch costs a
+ * few hundred nanoseconds a piece when it is entered, and a jump as much for each epoch between.
+ */
+struct pf_pack;
+
+struct pf_pack_piece {
+    int64_t first; /* its first token in the stream */
+    int32_t n;     /* its tokens */
+    bool goes_on;  /* the document has a token after it, for the last one to predict */
+};
+
+/* PF_EINVAL if nothing is to be packed. */
+int pf_pack_new(const struct pf_source *source, int64_t lo, int64_t hi, uint64_t key, bool shuffle,
+                struct pf_pack **pack_out);
+void pf_pack_free(struct pf_pack *pack); /* NULL is fine */
+
+/* Windows of the first epoch; of so many epochs (from 4096 on, that many times the first's). */
+int64_t pf_pack_n_windows(struct pf_pack *pack);
+int64_t pf_pack_length(struct pf_pack *pack, double epochs);
+
+/* Tokens of all pieces. */
+int64_t pf_pack_n_tokens(const struct pf_pack *pack);
+
+/* How many pieces window number `count` has, over all epochs, and the number of the first for
+ * pf_pack_piece, whose results hold until the next call here. */
+int64_t pf_pack_n_pieces_at(struct pf_pack *pack, int64_t count, int64_t *item_out);
+const struct pf_pack_piece *pf_pack_piece(const struct pf_pack *pack, int64_t item);
 
 /*
  * Whose turn it is in a mix: position p belongs to the source with the largest deficit

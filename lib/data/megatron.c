@@ -18,33 +18,15 @@ static int megatron_tokens(struct pf_source *source, int64_t first, int64_t n, i
     return pf_tokidx_read_i32(megatron->index, first, first + n, tokens_out);
 }
 
-static int64_t document_start(const struct pf_tokidx *index, int64_t d)
+static void megatron_document(const struct pf_source *source, int64_t d, int64_t *first_out,
+                              int64_t *end_out)
 {
+    const struct pf_tokidx *const index = ((const struct megatron *)source)->index;
     int64_t first, end;
 
     pf_tokidx_document(index, d, &first, &end);
-    return pf_tokidx_sequence_start(index, first);
-}
-
-/* The last document that starts at or before the token: empty ones start where their successor
- * does, so it is the one that holds the token. */
-static void megatron_document(const struct pf_source *source, int64_t token, int64_t *first_out,
-                              int64_t *end_out)
-{
-    const struct pf_tokidx *index = ((const struct megatron *)source)->index;
-    int64_t lo = 0, hi = pf_tokidx_n_documents(index) - 1;
-
-    while (lo < hi) {
-        const int64_t mid = lo + (hi - lo + 1) / 2;
-        if (document_start(index, mid) <= token) {
-            lo = mid;
-        } else {
-            hi = mid - 1;
-        }
-    }
-    *first_out = document_start(index, lo);
-    *end_out = lo + 1 < pf_tokidx_n_documents(index) ? document_start(index, lo + 1)
-                                                     : pf_tokidx_n_tokens(index);
+    *first_out = pf_tokidx_sequence_start(index, first);
+    *end_out = pf_tokidx_sequence_start(index, end);
 }
 
 static void megatron_free(struct pf_source *source)

@@ -14,6 +14,7 @@ int pf_source_init(struct pf_source *source, const struct pf_source_ops *ops,
     source->seq = options->seq;
     source->vocab_size = options->vocab_size;
     source->group = 1;
+    source->packs = options->packing && ops->document;
     source->entropy = -1.0;
     PF_TRY(pf_to_size(options->seq + 1, &n_scratch));
     source->name = pf_strdup(name);
@@ -37,11 +38,30 @@ int pf_source_set_stream(struct pf_source *source, int64_t n_tokens, int64_t n_d
     source->n_tokens = n_tokens;
     source->n_documents = n_documents;
     source->n_windows = n_tokens > 0 ? (n_tokens - 1) / source->seq : 0;
-    if (source->n_windows == 0) {
+    if (source->n_windows == 0 && !source->packs) {
         return pf_fail(PF_EINVAL, "'%s' holds %lld tokens, but one sequence needs %lld",
                        source->name, (long long)n_tokens, (long long)source->seq + 1);
     }
     return 0;
+}
+
+/* The last document that starts at or before the token: empty ones start where their successor does,
+ * so it is the one that holds the token. */
+void pf_source_document_at(const struct pf_source *source, int64_t token, int64_t *first_out,
+                           int64_t *end_out)
+{
+    int64_t lo = 0, hi = source->n_documents - 1, first, end;
+
+    while (lo < hi) {
+        const int64_t mid = lo + (hi - lo + 1) / 2;
+        source->ops->document(source, mid, &first, &end);
+        if (first <= token) {
+            lo = mid;
+        } else {
+            hi = mid - 1;
+        }
+    }
+    source->ops->document(source, lo, first_out, end_out);
 }
 
 int pf_source_check_id(const struct pf_source *source, int64_t id, int64_t position)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text.c - .txt and .md files as token streams; the bytes tokenizer. */
+/* text.c - .txt and .md files as documents of bytes. */
 #include "data_internal.h"
 
 #include <pf/error.h>
@@ -10,46 +10,30 @@
 #include <fcntl.h>
 #include <string.h>
 
-#define EOD_TOKEN 256
-
 struct document {
     char *path;
-    int64_t first; /* number of its first token in the stream */
+    int64_t first; /* bytes of the documents before it */
     int64_t n_bytes;
 };
 
 struct text {
-    struct pf_source base;
+    struct pf_bytes bytes;
     struct document *documents;
-    size_t n_documents;
-    int64_t eod; /* tokens after a document's bytes: 1, or 0 where the vocabulary has no room */
-    int fd;      /* of documents[fd_document], kept open; -1 if none */
-    size_t fd_document;
+    int fd; /* of documents[fd_document], kept open; -1 if none */
+    int64_t fd_document;
 };
 
-static int64_t document_end(const struct text *text, size_t d)
+static int64_t text_start(const struct pf_bytes *bytes, int64_t d)
 {
-    return text->documents[d].first + text->documents[d].n_bytes + text->eod;
-}
+    const struct text *const text = (const struct text *)bytes;
 
-/* The document that holds a token: the first that ends after it. */
-static size_t find_document(const struct text *text, int64_t token)
-{
-    size_t lo = 0, hi = text->n_documents - 1;
-
-    while (lo < hi) {
-        const size_t mid = lo + (hi - lo) / 2;
-        if (document_end(text, mid) > token) {
-            hi = mid;
-        } else {
-            lo = mid + 1;
-        }
-    }
-    return lo;
+    return d < bytes->n_documents ? text->documents[d].first
+           : d > 0                ? text->documents[d - 1].first + text->documents[d - 1].n_bytes
+                                  : 0;
 }
 
 /* Only one file is kept open: a folder may hold more than a process may open. */
-static int open_document(struct text *text, size_t d)
+static int open_document(struct text *text, int64_t d)
 {
     if (text->fd >= 0 && text->fd_document == d) {
         return 0;
@@ -61,57 +45,12 @@ static int open_document(struct text *text, size_t d)
     return 0;
 }
 
-/* Bytes [offset, offset + n) of a document, widened. */
-static int read_bytes(struct text *text, size_t d, int64_t offset, int64_t n, int32_t *tokens_out)
+static int text_read(struct pf_bytes *bytes, int64_t d, int64_t offset, size_t n, unsigned char *to)
 {
-    unsigned char buffer[4096];
+    struct text *const text = (struct text *)bytes;
 
     PF_TRY(open_document(text, d));
-    while (n > 0) {
-        const int64_t part = n < (int64_t)sizeof buffer ? n : (int64_t)sizeof buffer;
-        PF_TRY(pf_pread_full(text->fd, buffer, (size_t)part, (uint64_t)offset,
-                             text->documents[d].path));
-        for (int64_t i = 0; i < part; i++) {
-            tokens_out[i] = buffer[i];
-        }
-        tokens_out += part;
-        offset += part;
-        n -= part;
-    }
-    return 0;
-}
-
-static int text_tokens(struct pf_source *source, int64_t first, int64_t n, int32_t *tokens_out)
-{
-    struct text *text = (struct text *)source;
-
-    for (size_t d = find_document(text, first); n > 0; d++) {
-        const int64_t offset = first - text->documents[d].first;
-        const int64_t left = text->documents[d].n_bytes - offset;
-        const int64_t part = left < n ? left : n;
-        if (part > 0) {
-            PF_TRY(read_bytes(text, d, offset, part, tokens_out));
-        }
-        first += part;
-        tokens_out += part;
-        n -= part;
-        if (n > 0 && text->eod) {
-            *tokens_out++ = EOD_TOKEN;
-            first++;
-            n--;
-        }
-    }
-    return 0;
-}
-
-static void text_document(const struct pf_source *source, int64_t token, int64_t *first_out,
-                          int64_t *end_out)
-{
-    const struct text *text = (const struct text *)source;
-    const size_t d = find_document(text, token);
-
-    *first_out = text->documents[d].first;
-    *end_out = document_end(text, d);
+    return pf_pread_full(text->fd, to, n, (uint64_t)offset, text->documents[d].path);
 }
 
 static void text_free(struct pf_source *source)
@@ -119,7 +58,7 @@ static void text_free(struct pf_source *source)
     struct text *text = (struct text *)source;
 
     (void)pf_close(text->fd, "");
-    for (size_t d = 0; d < text->n_documents; d++) {
+    for (int64_t d = 0; d < text->bytes.n_documents; d++) {
         pf_free(text->documents[d].path);
     }
     pf_free(text->documents);
@@ -129,8 +68,8 @@ static void text_free(struct pf_source *source)
 static const struct pf_source_ops text_ops = {
     .kind = "text",
     .sequence = pf_source_stream_sequence,
-    .tokens = text_tokens,
-    .document = text_document,
+    .tokens = pf_bytes_tokens,
+    .document = pf_bytes_document,
     .free = text_free,
 };
 
@@ -144,11 +83,12 @@ static int add_document(struct text *text, char *path)
     PF_TRY_GOTO(err, out);
     PF_TRY_GOTO(pf_file_size(path, &n_bytes), out);
     PF_TRY_GOTO(pf_u64_to_i64(n_bytes, &document.n_bytes), out);
-    documents = pf_realloc_array(text->documents, text->n_documents + 1, sizeof *text->documents);
+    document.first = text_start(&text->bytes, text->bytes.n_documents);
+    documents = pf_realloc_array(text->documents, (size_t)text->bytes.n_documents + 1,
+                                 sizeof *text->documents);
     PF_TRY_GOTO(documents ? 0 : PF_ENOMEM, out);
     text->documents = documents;
-    document.first = text->n_documents > 0 ? document_end(text, text->n_documents - 1) : 0;
-    documents[text->n_documents++] = document;
+    documents[text->bytes.n_documents++] = document;
     path = NULL;
 out:
     pf_free(path);
@@ -173,24 +113,12 @@ static int add_folder(struct text *text, const char *folder)
         }
         PF_TRY_GOTO(add_document(text, path), out);
     }
-    if (text->n_documents == 0) {
+    if (text->bytes.n_documents == 0) {
         err = pf_fail(PF_EINVAL, "no .txt or .md file in '%s'", folder);
     }
 out:
     pf_str_list_release(&names);
     return err;
-}
-
-static int check_tokenizer(const struct pf_data_options *options, const char *name)
-{
-    if (!options->tokenizer || !options->tokenizer[0]) {
-        return pf_fail(PF_EUSAGE, "'%s' is text, which needs a tokenizer such as \"bytes\"", name);
-    }
-    if (strcmp(options->tokenizer, "bytes") != 0) {
-        return pf_fail(PF_ENOTSUP, "tokenizer '%s' is not in this build, which has \"bytes\" only",
-                       options->tokenizer);
-    }
-    return 0;
 }
 
 int pf_text_open(const struct pf_data_options *options, const char *name,
@@ -199,25 +127,23 @@ int pf_text_open(const struct pf_data_options *options, const char *name,
     struct text *text;
     int err = 0;
 
-    PF_TRY(check_tokenizer(options, name));
     text = pf_alloc(sizeof *text);
     if (!text) {
         return PF_ENOMEM;
     }
     text->fd = -1;
-    text->eod = options->vocab_size > EOD_TOKEN;
-    PF_TRY_GOTO(pf_source_init(&text->base, &text_ops, options, name), out);
+    text->bytes.start = text_start;
+    text->bytes.read = text_read;
+    PF_TRY_GOTO(pf_bytes_init(&text->bytes, &text_ops, options, name), out);
     if (pf_path_is_dir(name)) {
         PF_TRY_GOTO(add_folder(text, name), out);
     } else {
         PF_TRY_GOTO(add_document(text, pf_strdup(name)), out);
     }
-    PF_TRY_GOTO(pf_source_set_stream(&text->base, document_end(text, text->n_documents - 1),
-                                     (int64_t)text->n_documents),
-                out);
-    *source_out = &text->base;
+    PF_TRY_GOTO(pf_bytes_set_stream(&text->bytes), out);
+    *source_out = &text->bytes.base;
     return 0;
 out:
-    pf_source_free(&text->base);
+    pf_source_free(&text->bytes.base);
     return err;
 }

@@ -41,10 +41,11 @@ size_t pf_scan_utf8(const void *bytes, size_t n)
     return (size_t)(p - start);
 }
 
-int pf_scan_init(struct pf_scan *s, const char *path, const void *bytes, size_t n_bytes,
-                 char *strings)
+int pf_scan_init(struct pf_scan *s, const char *path, const char *where, const void *bytes,
+                 size_t n_bytes, char *strings)
 {
-    struct pf_scan scan = {.path = path, .start = bytes, .at = bytes, .strings = strings};
+    struct pf_scan scan = {
+        .path = path, .where = where, .start = bytes, .at = bytes, .strings = strings};
     const size_t n_valid = pf_scan_utf8(bytes, n_bytes);
 
     scan.end = scan.start + n_bytes;
@@ -413,5 +414,5 @@ int pf_scan_skip(struct pf_scan *s)
 int pf_scan_finish(struct pf_scan *s)
 {
     skip_blanks(s);
-    return s->at == s->end ? 0 : PF_SCAN_FAIL(s, "text after the end of the header");
+    return s->at == s->end ? 0 : PF_SCAN_FAIL(s, "text after the end of the value");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * json_scan.h - a strict JSON scanner for headers whose numbers are 64-bit and whose bytes are
- * hostile. It builds no tree: the caller walks the text in one pass and says what it expects.
+ * json_scan.h - a strict JSON scanner for headers and lines whose numbers are 64-bit and whose bytes
+ * are hostile. It builds no tree: the caller walks the text in one pass and says what it expects.
  *
  * Strict means RFC 8259 and no more: no comments, no trailing commas, no lone surrogates, no
  * control characters in strings, nesting below 128 levels, and numbers that a double can represent.
@@ -21,7 +21,7 @@
 #define PF_SCAN_MAX_DEPTH 127
 
 struct pf_scan {
-    const char *path; /* for messages */
+    const char *path, *where; /* for messages: "x.safetensors", "header" */
     const unsigned char *start, *at, *end;
     char *strings; /* unescaped text; no escape is shorter than what it stands for, and the quotes
                       leave room for the NUL, so the text's length + 1 suffices */
@@ -35,16 +35,16 @@ struct pf_scan_text {
 };
 
 #define PF_SCAN_FAIL(s, problem)                                                                   \
-    pf_fail(PF_EFORMAT, "'%s': header byte %zu: %s", (s)->path, (size_t)((s)->at - (s)->start),    \
-            problem)
+    pf_fail(PF_EFORMAT, "'%s': %s byte %zu: %s", (s)->path, (s)->where,                            \
+            (size_t)((s)->at - (s)->start), problem)
 
 /* How many of the n bytes, from the first, are valid UTF-8 (no overlong form, no surrogate, nothing
  * above U+10FFFF): n if all are. */
 size_t pf_scan_utf8(const void *bytes, size_t n);
 
-/* strings: room for n_bytes + 1. */
-int pf_scan_init(struct pf_scan *s, const char *path, const void *bytes, size_t n_bytes,
-                 char *strings);
+/* where: what the bytes are, for messages; kept. strings: room for n_bytes + 1. */
+int pf_scan_init(struct pf_scan *s, const char *path, const char *where, const void *bytes,
+                 size_t n_bytes, char *strings);
 
 /* Enter an object '{' or array '['; then call pf_scan_item before each item: it reads the comma or
  * the closing character, counts items in *n_items (start with 0), and sets *more_out. */

@@ -207,7 +207,7 @@ static int parse_into(struct pf_st *st, const void *bytes, size_t header_bytes)
     if (!st->path || !st->strings || !st->shapes) {
         return PF_ENOMEM;
     }
-    PF_TRY(pf_scan_init(&scan, st->path, bytes, header_bytes, st->strings));
+    PF_TRY(pf_scan_init(&scan, st->path, "header", bytes, header_bytes, st->strings));
     PF_TRY(parse_header(&scan, st));
     return pf_st_check(st);
 }

@@ -8,7 +8,7 @@
  * and every layout sees the same order. The trainer deals positions to ranks and micro-batches.
  *
  * Sources, told by name (INTERFACE.md): .txt, .md or a folder of them (one document a file; tokens
- * are bytes); .bin/.idx or their common prefix (Megatron); .safetensors with fixed batches; synthetic:markov?...; or a mix
+ * are bytes); .jsonl (one document a line, pf/jsonl.h); .bin/.idx or their common prefix (Megatron); .safetensors with fixed batches; synthetic:markov?...; or a mix
  * "0.7 a.bin 0.3 b.txt" (names without blanks; an input that exists under its whole name is that
  * one source).
  *
@@ -18,8 +18,20 @@
  * (seed, source, epoch) by a keyed permutation; epochs follow each other without a gap. Batches
  * from .safetensors come in file order, whole, again from the start after the last.
  *
+ * Masks. With mask_documents a position sees its own document only, from where the window cuts into
+ * it, and the last token of a document predicts nothing: that the next document follows is chance.
+ *
+ * Packing. Documents of stream sources are not laid end to end: in each epoch they are taken in an
+ * order drawn from (seed, source, epoch), without `shuffle` as they lie in the source, and each goes
+ * whole into the first window of S tokens that has room for it. One longer than S is cut every S
+ * tokens, each piece a document of its own but that its last token still predicts the next one; one
+ * of fewer than two tokens, which predicts nothing, is left out. What is left of a window holds id 0,
+ * predicts nothing, and sees itself alone. The windows then come in an order drawn likewise. A
+ * position is still a pure function of the options; epochs may differ in their number of windows. A
+ * split cuts between documents. Other sources are as without packing: their sequences are documents.
+ *
  * Text. Token = byte; the documents of a folder are its .txt and .md files in the byte order of
- * their names (folders inside it are not entered). Where vocab_size is above 256, token 256 stands
+ * their names (folders inside it are not entered), those of a .jsonl its lines in turn. Where vocab_size is above 256, token 256 stands
  * after each document.
  *
  * Megatron. Sequences in the order of the index, as stored: what the file has as an end-of-document
@@ -77,7 +89,8 @@ struct pf_data_options {
                           windows of each source */
     enum pf_data_part part;
     bool shuffle;        /* false: windows in order (evaluation) */
-    bool mask_documents; /* tell first_key where documents start */
+    bool mask_documents; /* keep each position to its document */
+    bool packing;        /* whole documents in windows; mask_documents then holds, given or not */
 };
 
 /*
@@ -93,12 +106,16 @@ void pf_data_free(struct pf_data *data);
 /*
  * The sequence at a position: ids[S] and targets[S] (targets[s] is the token that position s
  * predicts, -1 where nothing counts), and first_key[S], the first position of the same document
- * that s may see (0 throughout unless mask_documents; may be NULL).
+ * that s may see (0 throughout unless mask_documents or packing; may be NULL). After a failure the
+ * three hold anything.
  */
 int pf_data_read(struct pf_data *data, int64_t position, int32_t *ids, int32_t *targets,
                  int32_t *first_key);
 
-/* Sequences in one epoch (of a mix: until every source has been seen once; where that may be more
+/* Positions that hold data, those before the end of the epochs asked for; INT64_MAX if endless. */
+int64_t pf_data_n_positions(const struct pf_data *data);
+
+/* Sequences in one epoch, packed the first (of a mix: until every source has been seen once; where that may be more
  * than 2^28 positions, an upper bound, the largest (n + 2) / w over the sources). The first call for
  * a mix walks through the epoch. */
 int64_t pf_data_epoch_length(const struct pf_data *data);
@@ -122,7 +139,7 @@ const char *pf_data_describe(const struct pf_data *data);
 double pf_data_entropy(const struct pf_data *data);
 
 /* Digest of everything that decides the order (of each source its kind, weight, base name, sizes
- * and the tokens of its first and last window; seed, S, split, part, shuffle): compared on resume.
+ * and the tokens of its first and last window; whether it is packed; seed, S, split, part, shuffle): compared on resume.
  * It does not change when data move to another directory. hex_out has room for 33 bytes. */
 void pf_data_digest(const struct pf_data *data, char *hex_out);
 

@@ -181,17 +181,19 @@ static void a_folder_is_its_text_files_in_order_of_name(void)
     struct pf_data *data = open_data(&options);
     const int32_t want[] = {'A', 'A', 256, 'B', 'B', 'B', 'B', 256, 256, 'D', 'D', 'D', 256};
     const int32_t want_keys[] = {0, 0, 0, 3, 3, 3, 0, 0, 2, 3, 3, 3};
+    const int32_t want_next[] = {'A', 256, -1, 'B', 'B', 'B', 256, -1, -1, 'D', 'D', 256};
     bool ids = true, targets = true, keys = true;
 
     for (int p = 0; p < 2; p++) {
         const struct sequence s = read_at(data, p);
         for (int k = 0; k < 6; k++) {
             ids &= s.ids[k] == want[p * 6 + k];
-            targets &= s.targets[k] == want[p * 6 + k + 1];
+            targets &= s.targets[k] == want_next[p * 6 + k];
             keys &= s.first_key[k] == want_keys[p * 6 + k];
         }
     }
-    ok(ids && targets, "files of a folder are documents in the order of their names");
+    ok(ids, "files of a folder are documents in the order of their names");
+    ok(targets, "with mask_documents the last token of a document predicts nothing");
     ok(keys, "with mask_documents a position sees no further back than its document");
     ok(strstr(pf_data_describe(data), "folder: 13 tokens, 4 documents"), "described: %s",
        pf_data_describe(data));
@@ -199,7 +201,7 @@ static void a_folder_is_its_text_files_in_order_of_name(void)
     options.mask_documents = false;
     data = open_data(&options);
     const struct sequence s = read_at(data, 0);
-    ok(s.first_key[5] == 0, "without it a position sees the whole window");
+    ok(s.first_key[5] == 0 && s.targets[2] == 'B', "without it a position sees the whole window");
     pf_data_free(data);
 }
 
@@ -216,6 +218,277 @@ static void a_long_file_is_read_where_asked(void)
        "any window of a file is read by its offset");
     pf_free(text);
     pf_data_free(data);
+}
+
+/* Lines --------------------------------------------------------------------------------------- */
+
+static void each_line_of_a_jsonl_is_a_document(void)
+{
+    put("lines.jsonl", "{\"text\":\"AA\"}\n\n \t\r\n{\"id\":[1,{\"text\":2}], \"text\" : "
+                       "\"B\\n\\u00e4\\ud83d\\ude00\"}\r\n{\"text\":\"\"}\n{\"text\":\"DD\"}");
+    static const int32_t want[] = {'A',  'A',  256,  'B', '\n', 0xc3, 0xa4, 0xf0,
+                                   0x9f, 0x98, 0x80, 256, 256,  'D',  'D',  256};
+    struct pf_data_options options = options_for(at("lines.jsonl"), 3);
+    struct pf_data *data = open_data(&options);
+    bool right = pf_data_epoch_length(data) == 5;
+
+    for (int64_t p = 0; p < 5; p++) {
+        const struct sequence s = read_at(data, p);
+        for (int k = 0; k < 3; k++) {
+            right &= s.ids[k] == want[p * 3 + k] && s.targets[k] == want[p * 3 + k + 1];
+        }
+    }
+    ok(right, "lines are documents, escapes are resolved, blank lines are passed over");
+    ok(strstr(pf_data_describe(data), "lines.jsonl: 16 tokens, 4 documents"), "described: %s",
+       pf_data_describe(data));
+    pf_data_free(data);
+}
+
+static void lines_that_hold_no_text_are_refused(void)
+{
+    static const struct {
+        const char *text, *words;
+        int code;
+    } cases[] = {
+        {"{\"text\":\"a\"}\n\n{\"txt\":\"b\"}\n", "bad.jsonl': line 3 has no 'text'", PF_EFORMAT},
+        {"{\"text\":\"a\"}\n{\"text\":\"b\"\n", "bad.jsonl': line 2 byte 11: expected ','",
+         PF_EFORMAT},
+        {"{\"text\":null}\n", "line 1 byte 8: expected a string", PF_EFORMAT},
+        {"{\"text\":\"a\",\"text\":\"b\"}\n", "line 1 byte 19: 'text' stands twice", PF_EFORMAT},
+        {"{\"text\":\"\xff\"}\n", "line 1 byte 9: not valid UTF-8", PF_EFORMAT},
+        {"{\"text\":\"a\"}{}\n", "line 1 byte 12: text after the end", PF_EFORMAT},
+        {"[]\n", "line 1 byte 0: expected an object", PF_EFORMAT},
+        {"{\"messages\":[{\"role\":\"user\"}]}\n", "line 1 holds 'messages'", PF_ENOTSUP},
+        {"\n\n", "holds 0 tokens", PF_EINVAL},
+        {"", "holds 0 tokens", PF_EINVAL},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pf_data_options options = options_for(at("bad.jsonl"), 8);
+        put("bad.jsonl", cases[i].text);
+        refuses(&options, cases[i].code, cases[i].words);
+    }
+}
+
+/* Packing ------------------------------------------------------------------------------------- */
+
+/* Document d of packed.jsonl: so many bytes, of which two and more tell which document it is. */
+enum { N_PACKED = 40, PACK_SEQ = 16 };
+static int packed_length(int d)
+{
+    static const int lengths[] = {5, 9, 0, 1, 16, 2, 40, 7, 3, 33, 11, 4, 15};
+
+    return lengths[d % 13];
+}
+
+static int packed_byte(int d, int k)
+{
+    return k % 2 == 0 ? 'A' + d % 20 : 'a' + d / 20 + k / 2 % 8;
+}
+
+static void put_packed(void)
+{
+    struct pf_str s;
+
+    pf_str_init(&s);
+    for (int d = 0; d < N_PACKED; d++) {
+        pf_str_append(&s, "{\"text\": \"");
+        for (int k = 0; k < packed_length(d); k++) {
+            pf_str_append_char(&s, (char)packed_byte(d, k));
+        }
+        pf_str_append(&s, "\"}\n");
+    }
+    put("packed.jsonl", s.text);
+    pf_str_release(&s);
+}
+
+static struct pf_data_options packed_options(void)
+{
+    struct pf_data_options options = options_for(at("packed.jsonl"), PACK_SEQ);
+
+    options.vocab_size = 256; /* no token ends a document: lengths 0 and 1 stay what they are */
+    options.packing = true;
+    return options;
+}
+
+/* Does the window hold, from `at` on and alone, the piece of document d that starts at byte `from`
+ * and was not seen yet? Its length, or 0. */
+static int piece_at(const struct sequence *s, int at, int d, int from, int seen[N_PACKED][40])
+{
+    const int left = packed_length(d) - from, n = left < PACK_SEQ ? left : PACK_SEQ;
+
+    for (int k = 0; k < n; k++) {
+        if (at + k >= PACK_SEQ || seen[d][from + k] || s->ids[at + k] != packed_byte(d, from + k) ||
+            s->first_key[at + k] != at ||
+            s->targets[at + k] != (k + 1 < left ? packed_byte(d, from + k + 1) : -1)) {
+            return 0;
+        }
+    }
+    return n >= 2 && (at + n == PACK_SEQ || s->first_key[at + n] == at + n) ? n : 0;
+}
+
+/* The same for any piece of any document; counts what is seen of it. */
+static int find_piece(const struct sequence *s, int at, int seen[N_PACKED][40], int *n_targets)
+{
+    for (int d = 0; d < N_PACKED; d++) {
+        for (int from = 0; from < packed_length(d); from += PACK_SEQ) {
+            const int n = piece_at(s, at, d, from, seen);
+            for (int k = 0; k < n; k++) {
+                seen[d][from + k]++;
+                *n_targets += s->targets[at + k] >= 0;
+            }
+            if (n > 0) {
+                return n;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Is a window pieces and then padding? */
+static bool check_packed(const struct sequence *s, int seen[N_PACKED][40], int *n_targets)
+{
+    int at = 0, n;
+
+    while (at < PACK_SEQ && (n = find_piece(s, at, seen, n_targets)) > 0) {
+        at += n;
+    }
+    bool right = at > 0;
+    for (int k = at; k < PACK_SEQ; k++) {
+        right &= s->ids[k] == 0 && s->targets[k] == -1 && s->first_key[k] == k;
+    }
+    return right;
+}
+
+static void r60_packing_holds_each_document_once_an_epoch(void)
+{
+    put_packed();
+    struct pf_data_options options = packed_options();
+    options.shuffle = true;
+    options.epochs = 3.0;
+    struct pf_data *data = open_data(&options), *first = NULL;
+    int64_t p = 0;
+    bool whole = true, right = true;
+    int n_want = 0;
+
+    for (int d = 0; d < N_PACKED; d++) {
+        n_want += packed_length(d) > 1 ? packed_length(d) - 1 : 0;
+    }
+    for (int epoch = 0; epoch < 3; epoch++) {
+        static int seen[N_PACKED][40];
+        int n_targets = 0;
+        memset(seen, 0, sizeof seen);
+        while (n_targets < n_want && right) {
+            const struct sequence s = read_at(data, p++);
+            right &= check_packed(&s, seen, &n_targets);
+        }
+        whole &= n_targets == n_want;
+    }
+    ok(right, "r60_packing: windows are whole documents, none seen from another, and padding");
+    ok(whole && p == pf_data_n_positions(data),
+       "r60_packing: each token is predicted once an epoch, in %lld windows of three epochs",
+       (long long)p);
+    const struct sequence past = read_at(data, p);
+    ok(past.targets[0] == -1 && past.targets[PACK_SEQ - 1] == -1,
+       "r60_packing: and after the last epoch nothing counts");
+    pf_data_free(data);
+    options.epochs = 1.0;
+    first = open_data(&options);
+    ok(strstr(pf_data_describe(first), "packed into "), "described: %s", pf_data_describe(first));
+    pf_data_free(first);
+}
+
+static void r60_packing_takes_the_first_window_with_room(void)
+{
+    put("fit.jsonl", "{\"text\":\"aaaaa\"}\n{\"text\":\"bbbb\"}\n{\"text\":\"cc\"}\n"
+                     "{\"text\":\"ddd\"}\n{\"text\":\"eeeeeeeeee\"}\n{\"text\":\"f\"}\n");
+    static const char want[4][9] = {"aaaaacc", "bbbbddd", "eeeeeeee", "ee"};
+    struct pf_data_options options = options_for(at("fit.jsonl"), 8);
+    options.vocab_size = 256;
+    options.packing = true;
+    struct pf_data *data = open_data(&options);
+    bool right = pf_data_epoch_length(data) == 4;
+
+    for (int64_t p = 0; p < 8; p++) {
+        const struct sequence s = read_at(data, p);
+        for (int k = 0; k < 8; k++) {
+            right &= s.ids[k] == want[p % 4][k];
+        }
+        right &= p % 4 != 2 || s.targets[7] == 'e';
+    }
+    ok(right, "r60_packing: without shuffle documents go in their order to the first window that "
+              "has room");
+    pf_data_free(data);
+}
+
+static void r60_packed_order_is_a_function_of_the_seed_alone(void)
+{
+    struct pf_data_options options = packed_options();
+    options.shuffle = true;
+    struct pf_data *a = open_data(&options), *b = open_data(&options);
+    static struct sequence s[400];
+    bool equal = true;
+    int differ = 0, moved = 0;
+
+    for (int64_t p = 0; p < 400; p++) {
+        s[p] = read_at(a, p);
+    }
+    const int64_t before = pf_mem_n_allocs();
+    for (uint64_t i = 0; i < 400; i++) {
+        const int64_t p = (int64_t)pf_rng_permute(7, 400, i);
+        const struct sequence t = read_at(b, p);
+        equal &= same(&t, &s[p], PACK_SEQ);
+    }
+    ok(equal, "r60_packing: a read does not depend on earlier ones, 20 epochs up and down");
+    ok(pf_mem_n_allocs() == before, "r60_packing: reading allocates nothing");
+    pf_data_free(b);
+    options.seed = 43;
+    b = open_data(&options);
+    const int64_t n = pf_data_epoch_length(a);
+    for (int64_t p = 0; p < n; p++) {
+        const struct sequence t = read_at(b, p);
+        differ += !same(&t, &s[p], PACK_SEQ);
+        moved += !same(&s[n + p], &s[p], PACK_SEQ);
+    }
+    ok(differ > n / 2 && moved > n / 2, "r60_packing: another seed, and another epoch, differ");
+    pf_data_free(a);
+    pf_data_free(b);
+}
+
+static void r60_packing_respects_splits_and_mixes(void)
+{
+    struct pf_data_options options = packed_options();
+    static int seen[N_PACKED][40];
+    int n_targets = 0;
+    bool right = true;
+    char input[600];
+
+    memset(seen, 0, sizeof seen);
+    options.split = "3,1";
+    for (int part = 0; part < 2; part++) {
+        options.part = (enum pf_data_part)part;
+        struct pf_data *data = open_data(&options);
+        for (int64_t p = 0; p < pf_data_epoch_length(data); p++) {
+            const struct sequence s = read_at(data, p);
+            right &= check_packed(&s, seen, &n_targets);
+        }
+        right &= seen[30][0] == part && seen[27][0] == 1;
+        pf_data_free(data);
+    }
+    ok(right, "r60_packing: a split cuts between documents");
+    snprintf(input, sizeof input, "0.5 %s 0.5 synthetic:markov?vocab=8&order=1", options.input);
+    options.input = input;
+    options.split = NULL;
+    options.part = PF_DATA_TRAIN;
+    struct pf_data *data = open_data(&options);
+    const struct sequence a = read_at(data, 0), b = read_at(data, 1);
+    ok(a.ids[0] == 'A' && b.ids[0] < 8 && b.targets[PACK_SEQ - 1] >= 0 &&
+           b.first_key[PACK_SEQ - 1] == 0,
+       "r60_packing: sources of a mix are packed each for itself, sequences stay as they are");
+    pf_data_free(data);
+    put("single.jsonl", "{\"text\":\"a\"}\n{\"text\":\"\"}\n");
+    options.input = at("single.jsonl");
+    refuses(&options, PF_EINVAL, "no documents of two tokens or more");
 }
 
 /* Order --------------------------------------------------------------------------------------- */
@@ -851,7 +1124,8 @@ static void check_megatron(const char *prefix)
         const struct sequence s = read_at(data, p);
         for (int64_t k = 0; k < 16; k++) {
             const int64_t t = p * 16 + k, first = starts[t] - p * 16;
-            right &= s.ids[k] == tokens[t] && s.targets[k] == tokens[t + 1];
+            const bool ends = starts[t + 1] != starts[t];
+            right &= s.ids[k] == tokens[t] && s.targets[k] == (ends ? -1 : tokens[t + 1]);
             keys &= s.first_key[k] == (first > 0 ? first : 0);
             n_targets++;
         }
@@ -1081,7 +1355,6 @@ static void chains_that_make_no_sense_are_refused(void)
 static void inputs_that_cannot_be_read_are_refused(void)
 {
     put("short.txt", "abc");
-    put("lines.jsonl", "{}\n");
     put("what.csv", "1,2\n");
     pf_mkdirs(at("empty"));
     struct pf_data_options options = options_for(at("short.txt"), 8);
@@ -1093,8 +1366,6 @@ static void inputs_that_cannot_be_read_are_refused(void)
     refuses(&options, PF_EIO, "no such file");
     options.input = at("what.csv");
     refuses(&options, PF_EUSAGE, "cannot tell what");
-    options.input = at("lines.jsonl");
-    refuses(&options, PF_ENOTSUP, ".jsonl");
     options.input = at("empty");
     refuses(&options, PF_EINVAL, "no .txt or .md file");
     options.input = at("order.txt");
@@ -1192,6 +1463,12 @@ int main(void)
     text_is_bytes_in_windows_that_overlap_by_one();
     a_folder_is_its_text_files_in_order_of_name();
     a_long_file_is_read_where_asked();
+    each_line_of_a_jsonl_is_a_document();
+    lines_that_hold_no_text_are_refused();
+    r60_packing_holds_each_document_once_an_epoch();
+    r60_packing_takes_the_first_window_with_room();
+    r60_packed_order_is_a_function_of_the_seed_alone();
+    r60_packing_respects_splits_and_mixes();
     r47_each_epoch_visits_every_window_once_in_its_own_order();
     r47_order_depends_on_the_seed();
     r47_a_read_does_not_depend_on_earlier_ones();
