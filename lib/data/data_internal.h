@@ -13,6 +13,7 @@
 #include <pf/data.h>
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct pf_source;
