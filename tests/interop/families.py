@@ -58,9 +58,9 @@ def bits(t):
 
 
 def in_16_bits(folder, dtype):
-    """Weights are stored in 16 bits; arithmetic is float32 on both sides."""
+    """Weights are stored in 16 bits: the same bits everywhere."""
     name = f"{folder} {dtype}"
-    run = trained(folder, dtype=dtype)
+    run = trained(folder, dtype=dtype, scale_loss=16)
     if not ok(run.status == 0, f"{name}: pf trains from scratch", run.log):
         return
     exported = load_file(run.out / "hf/model.safetensors")
@@ -77,8 +77,31 @@ def in_16_bits(folder, dtype):
        all(torch.equal(bits(p.data), bits(exported[k])) for k, p in model.named_parameters()),
        f"{name}: transformers holds the same bits")
     ids, labels = ref.batch(vocab_of(folder))
-    ref.compare(name, f"families, {dtype} weights", model.float(), run.out / "hf", ids, labels,
-                dtype=dtype)
+    arithmetic_of_16_bits(name, dtype, model, run.out / "hf", ids, labels)
+    ref.compare(f"{name}, float32 arithmetic", f"families, {dtype} weights", model.float(), run.out / "hf",
+                ids, labels)
+
+
+def arithmetic_of_16_bits(name, dtype, model, folder, ids, labels):
+    """Weights and activations in 16 bits: two such programs differ by their roundings, and so does
+    each from float64. pf must not be farther from float64 than torch, but for chance: by a half in the
+    mean of all logits, by double in the largest difference of a logit and in the worst gradient; its
+    loss by one rounding at most."""
+    run = pf.one_step(folder, ids, labels, dtype=dtype, scale_loss=16)
+    if not ok(run.status == 0, f"{name}: pf computes in it", run.log):
+        return
+    mine, exact = ref.of_run(run), ref.reference(model, ids, labels, double=True)
+    theirs = ref.reference(model, ids, labels)
+    a, b = ref.distance(mine, exact), ref.distance(theirs, exact)
+    mean_a, mean_b = [(x[1].double() - exact[1]).abs().mean().item() for x in (mine, theirs)]
+    figure(f"families, {dtype} arithmetic", "mean_ratio", mean_a / mean_b)
+    for kind, value in zip(("loss_f64", "logits_f64", "grads_f64"), a):
+        figure(f"families, {dtype} arithmetic", kind, value)
+    for kind, value in zip(("loss_f64", "logits_f64", "grads_f64"), b):
+        figure(f"the same, torch in {dtype}", kind, value)
+    ok(a[0] <= torch.finfo(DTYPES[dtype]).eps / 2 and a[1] <= 2 * b[1] and a[2] <= 2 * b[2] and
+       mean_a <= 1.5 * mean_b, f"{name}: no farther from float64 than torch in {dtype}",
+       f"pf: {ref.text(a)}, mean of logits {mean_a:.1e}", f"torch: {ref.text(b)}, {mean_b:.1e}")
 
 
 for family in pf.FAMILIES:
