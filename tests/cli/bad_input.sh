@@ -156,9 +156,9 @@ mount_here() # DIR OPTIONS
     mkdir -p "$1" && [ "$(id -u)" = 0 ] && mount -t tmpfs -o "$2" tmpfs "$1" 2>/dev/null
 }
 if mount_here small size=600k; then
-    trap 'umount -l small readonly 2>/dev/null' EXIT
+    trap 'umount -l small mounted readonly 2>/dev/null' EXIT
     # One checkpoint of this model takes 250 KB; the third does not fit.
-    refused 4 ".*No space left on device.*" "a disk that is full during a save" \
+    refused 4 "cannot [a-z ]+ 'small/out/.staging-checkpoint-[0-9]+/.*': No space left on device" "a disk that is full during a save" \
         "$train" -q good.json output_dir=small/out max_steps=20
     last=$(cat small/out/latest)
     "$PF_BIN/pf-inspect" verify "small/out/$last" >stdout 2>stderr
@@ -170,8 +170,41 @@ if mount_here small size=600k; then
 else
     skip "a disk that is full during a save" "mounting a small file system is not permitted here"
 fi
+refused 4 "cannot [a-z ]*directory 'text.txt': (File exists|Not a directory)" "an output directory that is a file" \
+    "$train" good.json output_dir=text.txt
+resume="$train -q good.json resume_from_checkpoint=auto max_steps=6"
+if mount_here mounted size=4m; then
+    trap 'umount -l small mounted readonly 2>/dev/null' EXIT
+    cp -R saved mounted/out
+    fill=$(($(stat -f -c '%a * %S' mounted)))
+    head -c $fill /dev/zero >mounted/fill
+    refused 4 "cannot [a-z ]+ 'mounted/out/.*': No space left on device" "a disk that is full when a run is resumed" \
+        $resume output_dir=mounted/out
+    rm mounted/fill && mount -o remount,ro mounted
+    refused 4 "cannot [a-z ]+ 'mounted/out/.*': Read-only file system" "a run that became read-only" \
+        $resume output_dir=mounted/out
+    diff -r saved mounted/out >stdout
+    ok $? "neither changed what was there" "$(cat stdout)"
+    umount -l mounted
+else
+    skip "a disk that is full or read-only when a run is resumed" "mounting is not permitted here"
+fi
+# Root may write anywhere, unless it gives that right away.
+unless_root=
+[ "$(id -u)" != 0 ] || unless_root="setpriv --bounding-set=-dac_override,-dac_read_search"
+if $unless_root true 2>/dev/null; then
+    cp -R saved unwritable && chmod 555 unwritable
+    refused 4 "cannot [a-z ]+ 'unwritable/.*': Permission denied" "a run that may not be written" \
+        $unless_root $resume output_dir=unwritable
+    mkdir closed && chmod 0 closed
+    refused 4 "cannot [a-z ]+ 'closed/?.*': Permission denied" "an output directory that may not be read" \
+        $unless_root "$train" -q good.json output_dir=closed
+    chmod 755 closed unwritable
+else
+    skip "a run that may not be written" "root may write anywhere, and there is no setpriv"
+fi
 if mount_here readonly ro; then
-    trap 'umount -l small readonly 2>/dev/null' EXIT
+    trap 'umount -l small mounted readonly 2>/dev/null' EXIT
     refused 4 ".*readonly.*Read-only file system" "an output directory that cannot be written" \
         "$train" good.json output_dir=readonly/out
 elif [ "$(id -u)" != 0 ]; then
