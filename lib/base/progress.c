@@ -7,6 +7,7 @@
 
 #include "base_internal.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,9 @@
 #define REDRAW_SECONDS 0.2
 #define PLAIN_SECONDS 30.0
 #define LINE_BYTES 256
+#define RATE_SECONDS 10.0 /* what lies longer back counts little */
+#define BAR_MAX 30
+#define BAR_MIN 8
 
 /* A log line may come from any thread; it must not be glued to a drawn one. */
 static atomic_bool line_is_drawn;
@@ -47,6 +51,24 @@ void pf_progress_init(struct pf_progress *p, const char *title, enum pf_progress
         .plain_interval = PLAIN_SECONDS,
     };
     p->shown = p->started;
+    p->rated = p->started;
+}
+
+void pf_progress_rate(struct pf_progress *p, double now)
+{
+    const double seconds = now - p->rated;
+
+    if (seconds < REDRAW_SECONDS || p->done == p->rated_done) {
+        return;
+    }
+    const double rate = ((double)p->done - (double)p->rated_done) / seconds;
+    /* Until RATE_SECONDS have passed the mean says more than the last moment. */
+    const double past = p->rated - p->started;
+    const double window = past < RATE_SECONDS ? past + seconds : RATE_SECONDS;
+    const double weight = past < RATE_SECONDS ? seconds / window : 1 - exp(-seconds / window);
+    p->rate += weight * (rate - p->rate);
+    p->rated = now;
+    p->rated_done = p->done;
 }
 
 static void format_amount(const struct pf_progress *p, double amount, char buf[24])
@@ -76,7 +98,7 @@ static void format_time_left(double seconds, char *buf, size_t buf_bytes)
 void pf_progress_format(const struct pf_progress *p, double now, char *buf, int buf_bytes)
 {
     const double seconds = now - p->started, done = (double)p->done, total = (double)p->total;
-    const double rate = seconds > 0 ? done / seconds : 0;
+    const double mean = seconds > 0 ? done / seconds : 0, rate = p->rate > 0 ? p->rate : mean;
     char amount[24], whole[24], speed[24], left[32] = "";
 
     format_amount(p, done, amount);
@@ -91,6 +113,28 @@ void pf_progress_format(const struct pf_progress *p, double now, char *buf, int 
     }
 }
 
+void pf_progress_format_bar(const struct pf_progress *p, double now, int columns, char *buf,
+                            int buf_bytes)
+{
+    static const char full[] = "##############################",
+                      empty[] = "..............................";
+    char line[LINE_BYTES];
+    const int n_title = (int)strlen(p->title);
+
+    pf_progress_format(p, now, line, sizeof line);
+    int width = columns - (int)strlen(line) - 2; /* " [" and "]" for ":" */
+    width = width > BAR_MAX ? BAR_MAX : width;
+    if (p->total == 0 || width < BAR_MIN) {
+        snprintf(buf, (size_t)buf_bytes, "%s", line);
+        return;
+    }
+    const double part = (double)p->done / (double)p->total;
+    const int n = part < 1 ? (int)(part * width) : width;
+    /* "title: 42% ..." becomes "title [####......] 42% ..." */
+    snprintf(buf, (size_t)buf_bytes, "%s [%.*s%.*s]%s", p->title, n, full, width - n, empty,
+             line + n_title + 1);
+}
+
 static int terminal_columns(void)
 {
     struct winsize size;
@@ -102,8 +146,9 @@ static void draw(struct pf_progress *p, double now)
 {
     char line[LINE_BYTES];
 
-    pf_progress_format(p, now, line, sizeof line);
-    fprintf(stderr, "\r%.*s\033[K", terminal_columns() - 1, line);
+    const int columns = terminal_columns() - 1;
+    pf_progress_format_bar(p, now, columns, line, sizeof line);
+    fprintf(stderr, "\r%.*s\033[K", columns, line);
     fflush(stderr);
     p->drawn = true;
     atomic_store(&line_is_drawn, true);
@@ -126,6 +171,7 @@ void pf_progress_update(struct pf_progress *p, uint64_t done)
         return;
     }
     const double now = pf_time_monotonic();
+    pf_progress_rate(p, now);
     if (now - p->shown < (p->on_terminal ? REDRAW_SECONDS : p->plain_interval)) {
         return;
     }

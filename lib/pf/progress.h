@@ -3,7 +3,7 @@
  * progress.h - how far a long job is, on stderr.
  *
  * On a terminal whose foreground job is this one: one line redrawn at most five times a second, with
- * done, total, rate and time left. Elsewhere (a log, a batch job): a plain line every 30 seconds, so
+ * a bar, done, total, rate and time left (at the rate of the last ten seconds or so). Elsewhere (a log, a batch job): a plain line every 30 seconds, so
  * that short jobs print none. Off when the caller says so (--no-progress, -q, ranks above 0).
  *
  *     struct pf_progress p;
@@ -34,6 +34,9 @@ struct pf_progress {
     bool drawn;
     double started, shown; /* monotonic seconds */
     double plain_interval; /* seconds between plain lines; 30 after init */
+    double rate;           /* a second, smoothed; 0: not known yet, the mean is told */
+    double rated;          /* when, and of how much, the rate was last looked at */
+    uint64_t rated_done;
 };
 
 void pf_progress_init(struct pf_progress *p, const char *title, enum pf_progress_unit unit,
@@ -50,5 +53,12 @@ void pf_progress_finish(struct pf_progress *p);
 
 /* The line itself, without control characters, as of `now` seconds. For tests and other displays. */
 void pf_progress_format(const struct pf_progress *p, double now, char *buf, int buf_bytes);
+
+/* The same with a bar where a line of so many columns has room for one and the total is known. */
+void pf_progress_format_bar(const struct pf_progress *p, double now, int columns, char *buf,
+                            int buf_bytes);
+
+/* Take note of what is done as of `now` seconds: the smoothed rate follows. pf_progress_update does it. */
+void pf_progress_rate(struct pf_progress *p, double now);
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metrics.jsonl (INTERFACE.md, schema 1) and one aligned line a logged step on stderr. */
+/* metrics.jsonl (pf-metrics(5), schema 1), TensorBoard's event files, and one aligned line a logged
+ * step on stderr. */
 #include "train_internal.h"
 
 #include <pf/error.h>
 #include <pf/json.h>
 #include <pf/log.h>
 #include <pf/mem.h>
+#include <pf/time.h>
 
 #include <string.h>
 
@@ -84,6 +86,23 @@ out:
     return err;
 }
 
+/* A resume goes on in a new file, which takes back what older ones say of the steps to come; a fresh
+ * start begins as metrics.jsonl does, with nothing. */
+static int open_tensorboard(struct pf_trainer *t)
+{
+    char *const dir = pf_path_join(t->config->output_dir, "tb");
+    int err = dir ? 0 : PF_ENOMEM;
+
+    if (!err && !t->resume) {
+        err = pf_tfevents_clean(dir);
+    }
+    if (!err) {
+        err = pf_tfevents_open(dir, t->resume ? t->step + 1 : 0, &t->metrics.events);
+    }
+    pf_free(dir);
+    return err;
+}
+
 int train_metrics_open(struct pf_trainer *t)
 {
     struct metrics *const m = &t->metrics;
@@ -106,7 +125,7 @@ int train_metrics_open(struct pf_trainer *t)
     }
     m->enabled = err == 0;
     pf_free(path);
-    return err;
+    return err ? err : open_tensorboard(t);
 }
 
 void train_metrics_close(struct pf_trainer *t)
@@ -116,6 +135,8 @@ void train_metrics_close(struct pf_trainer *t)
         pf_line_file_close(&t->metrics.file);
         t->metrics.enabled = false;
     }
+    pf_tfevents_close(t->metrics.events);
+    t->metrics.events = NULL;
     pf_str_release(&t->metrics.line);
 }
 
@@ -155,6 +176,19 @@ void train_metrics_progress(struct pf_trainer *t)
     }
 }
 
+/* The last twenty steps or so count, with what lies between them: evaluations and saves. */
+#define PACE_STEPS 20
+
+void train_metrics_pace(struct pf_trainer *t)
+{
+    struct metrics *const m = &t->metrics;
+    const double now = pf_time_monotonic();
+    const int64_t n = m->n_paced < PACE_STEPS ? ++m->n_paced : PACE_STEPS;
+
+    m->pace += (now - m->paced_at - m->pace) / (double)n;
+    m->paced_at = now;
+}
+
 void pf_trainer_copy_metrics(struct pf_trainer *trainer, FILE *to)
 {
     trainer->metrics.copy = to;
@@ -176,6 +210,7 @@ int train_metrics_start(struct pf_trainer *t)
         return 0;
     }
     t->metrics.first_step = t->step;
+    t->metrics.paced_at = pf_time_monotonic();
     pf_progress_init(&t->metrics.progress, "training", PF_PROGRESS_COUNT,
                      (uint64_t)(t->total_steps - t->step),
                      t->metrics.shows_progress && !t->config->eval_only);
@@ -229,8 +264,14 @@ int train_metrics_step(struct pf_trainer *t, const struct step_result *r)
     pf_json_out_member_f64(&out, "mfu", mfu);
     pf_json_out_member_i64(&out, "peak_memory_bytes", (int64_t)pf_mem_peak_bytes());
     PF_TRY(line_end(t, &out));
+    const struct pf_tfevents_scalar scalars[] = {{"loss", r->loss},
+                                                 {"grad_norm", r->grad_norm},
+                                                 {"learning_rate", r->learning_rate},
+                                                 {"tokens_per_second", rate},
+                                                 {"mfu", mfu}};
+    PF_TRY(pf_tfevents_add(t->metrics.events, t->step, scalars, sizeof scalars / sizeof *scalars));
 
-    const double left = (double)(t->total_steps - t->step) * r->seconds;
+    const double left = (double)(t->total_steps - t->step) * t->metrics.pace;
     pf_log_info0(NULL,
                  "step %6lld/%lld  loss %8.5f  norm %8.4f  lr %.3e  %8.0f tok/s  mfu %4.1f%%  eta "
                  "%lld:%02lld:%02lld",
@@ -255,6 +296,8 @@ int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double
     pf_json_out_member_i64(&out, "tokens", tokens);
     pf_json_out_member_f64(&out, "seconds", seconds);
     PF_TRY(line_end(t, &out));
+    const struct pf_tfevents_scalar scalar = {"eval_loss", loss};
+    PF_TRY(pf_tfevents_add(t->metrics.events, t->step, &scalar, 1));
     pf_log_info0(NULL, "eval at step %lld  loss %.5f  %.4f bits a token over %lld tokens",
                  (long long)t->step, loss, bits, (long long)tokens);
     return 0;

@@ -76,6 +76,7 @@ static int after_step(struct pf_trainer *t)
 static int skip_step(struct pf_trainer *t)
 {
     train_skip(t);
+    train_metrics_pace(t);
     pf_log_info0(NULL, "step %6lld/%lld  skipped, as skip_data_intervals says", (long long)t->step,
                  (long long)t->total_steps);
     return train_metrics_event(t, "warning", "text", "data skipped");
@@ -99,6 +100,7 @@ static int one_step(struct pf_trainer *t)
         PF_TRY(skip_step(t));
     } else {
         PF_TRY(train_step(t, &result));
+        train_metrics_pace(t);
         PF_TRY(log_step(t, &result));
         if (result.overflow) {
             PF_TRY(tell_overflow(t));

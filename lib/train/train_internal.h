@@ -15,6 +15,7 @@
 #include <pf/progress.h>
 #include <pf/schedule.h>
 #include <pf/str.h>
+#include <pf/tfevents.h>
 #include <pf/train.h>
 
 /* One micro-batch as read from the data. */
@@ -36,9 +37,13 @@ struct metrics {
     struct pf_str line; /* kept, so that a step allocates nothing */
     bool enabled;       /* rank 0 */
     FILE *copy;         /* NULL, or where each line goes as well */
+    struct pf_tfevents *events;
     bool shows_progress;
     int64_t first_step; /* done before this process started */
     struct pf_progress progress;
+    double pace; /* seconds a step, smoothed */
+    double paced_at;
+    int64_t n_paced;
 };
 
 /* An open dump of one step, on rank 0. */
@@ -142,6 +147,8 @@ int train_metrics_open(struct pf_trainer *t);
 void train_metrics_close(struct pf_trainer *t);
 int train_metrics_start(struct pf_trainer *t);
 void train_metrics_progress(struct pf_trainer *t);
+/* A step has ended: what the time left is told from. */
+void train_metrics_pace(struct pf_trainer *t);
 int train_metrics_step(struct pf_trainer *t, const struct step_result *result);
 int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double seconds);
 int train_metrics_save(struct pf_trainer *t, double seconds, uint64_t bytes);

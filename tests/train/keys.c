@@ -17,7 +17,7 @@
     "sed -E 's/,?\"(tokens_per_second|step_seconds|mfu|peak_memory_bytes|seconds|stall_seconds|"   \
     "bytes)\":[^,}]*//g' out/metrics.jsonl"
 #define WEIGHTS "sha256sum <out/hf/model.safetensors"
-#define FILES "cd out && find . | sort"
+#define FILES "cd out && find . ! -name 'events.out.tfevents.*' | sort"
 #define PLAN "cat plan.txt"
 #define STATUS "echo $status" /* the one look that a failing run may have */
 

@@ -241,6 +241,32 @@ static void progress(void)
     ok(strcmp(line, "steps: 30, 7.5/s") == 0, "%s", line);
     pf_progress_format(&p, p.started, line, sizeof line);
     ok(strcmp(line, "steps: 30, 0/s") == 0, "%s", line);
+    pf_progress_init(&p, "training", PF_PROGRESS_COUNT, 100, false);
+    p.done = 25;
+    pf_progress_format_bar(&p, p.started + 10, 79, line, sizeof line);
+    ok(strcmp(line, "training [#######.......................]  25% 25 of 100, 2.5/s, 0:30 left") ==
+           0,
+       "%s", line);
+    pf_progress_format_bar(&p, p.started + 10, 52, line, sizeof line);
+    ok(strcmp(line, "training [##......]  25% 25 of 100, 2.5/s, 0:30 left") == 0, "%s", line);
+    pf_progress_format_bar(&p, p.started + 10, 51, line, sizeof line);
+    ok(strcmp(line, "training:  25% 25 of 100, 2.5/s, 0:30 left") == 0, "no room: %s", line);
+    p.done = 100;
+    pf_progress_format_bar(&p, p.started + 10, 52, line, sizeof line);
+    ok(strncmp(line, "training [########] 100%", 24) == 0, "done: %s", line);
+    /* One a second for 50 s, then ten: the rate follows within some tens of seconds. */
+    pf_progress_init(&p, "training", PF_PROGRESS_COUNT, 1000, false);
+    for (int i = 1; i <= 50; i++) {
+        p.done++;
+        pf_progress_rate(&p, p.started + i);
+    }
+    const double slow = p.rate;
+    for (int i = 51; i <= 90; i++) {
+        p.done += 10;
+        pf_progress_rate(&p, p.started + i);
+    }
+    ok(slow > 0.99 && slow < 1.01 && p.rate > 9.5 && p.rate < 10,
+       "the rate is smoothed: %.2f, %.2f", slow, p.rate);
     run("A=1", shows_plain_progress);
     ok(strstr(caught, "pf: copying:  50%") && !strchr(caught, '\r') && !strstr(caught, "off") &&
            !strstr(caught, "10%"),
