@@ -8,6 +8,7 @@
 #include <pf/dev.h>
 #include <pf/error.h>
 #include <pf/mem.h>
+#include <pf/time.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,8 @@ struct pf_ops {
     } served[PF_OP_COUNT][PF_DTYPE_COUNT];
     void *scratch;
     size_t scratch_bytes;
+    pf_ops_observer *observer;
+    void *observer_context;
 };
 
 static const char *const op_names[PF_OP_COUNT] = {
@@ -432,6 +435,12 @@ uint64_t pf_ops_choices_digest(const struct pf_ops *ops)
     return (hash ^ (uint64_t)ops->n_threads) * 0x100000001b3u;
 }
 
+void pf_ops_observe(struct pf_ops *ops, pf_ops_observer *observer, void *context)
+{
+    ops->observer = observer;
+    ops->observer_context = context;
+}
+
 /* Calling -------------------------------------------------------------------------------------- */
 
 static int reserve(struct pf_ops *ops, size_t bytes)
@@ -447,6 +456,19 @@ static int reserve(struct pf_ops *ops, size_t bytes)
     ops->scratch = scratch;
     ops->scratch_bytes = bytes;
     return 0;
+}
+
+static int call_observed(struct pf_ops *ops, const struct pf_kernel_row *kernel,
+                         const struct pf_kctx *ctx, const void *args)
+{
+    struct pf_ops_call call = {
+        .op = kernel->op, .dtype = kernel->dtype, .kernel = kernel, .args = args};
+
+    call.started = pf_time_monotonic();
+    const int err = kernel->fn(ctx, args);
+    call.ended = pf_time_monotonic();
+    ops->observer(ops->observer_context, &call);
+    return err;
 }
 
 static int call(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const void *args)
@@ -466,7 +488,8 @@ static int call(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const vo
     PF_TRY(reserve(ops, scratch_bytes));
     const struct pf_kctx ctx = {ops->n_threads, ops->scratch, ops->scratch_bytes,
                                 ops->entries[at].library};
-    return ops->entries[at].kernel->fn(&ctx, args);
+    const struct pf_kernel_row *const kernel = ops->entries[at].kernel;
+    return ops->observer ? call_observed(ops, kernel, &ctx, args) : kernel->fn(&ctx, args);
 }
 
 /* One typed function an op; all they add to call() is the type of args. */

@@ -118,6 +118,30 @@ uint64_t pf_ops_choices_digest(const struct pf_ops *ops);
 /* Bytes of scratch that ops holds now; it only grows. After one step it no longer changes. */
 size_t pf_ops_scratch_bytes(const struct pf_ops *ops);
 
+/* Watching ------------------------------------------------------------------------------------- */
+
+/* What an op must do at least: flop, of products alone (a multiply-add is two, causal attention half
+ * of its square; 0 for the other ops), and bytes of its arrays, each counted once for each direction
+ * that the op needs, whatever a kernel really moves. args must have passed the op's checks. */
+struct pf_op_work {
+    double flop, bytes;
+};
+struct pf_op_work pf_op_work(enum pf_op op, enum pf_dtype dtype, const void *args);
+
+/* One call that has been made. Times are pf_time_monotonic's. */
+struct pf_ops_call {
+    enum pf_op op;
+    enum pf_dtype dtype;
+    const struct pf_kernel_row *kernel;
+    const void *args; /* good during the observer's call only; `void *` arrays may be overwritten */
+    double started, ended;
+};
+typedef void pf_ops_observer(void *context, const struct pf_ops_call *call);
+
+/* Tell an observer of each call from now on, on the caller's thread; NULL: nobody, and no clock is
+ * read. Results do not change. */
+void pf_ops_observe(struct pf_ops *ops, pf_ops_observer *observer, void *context);
+
 /* The ops -------------------------------------------------------------------------------------- */
 /*
  * Each checks its arguments, reserves scratch and calls the chosen kernel; args is as pf/kernel.h

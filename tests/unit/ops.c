@@ -206,6 +206,74 @@ static void scratch_only_grows(void)
     pf_ops_free(ops);
 }
 
+struct seen {
+    int n;
+    struct pf_ops_call last;
+    struct pf_op_work work;
+};
+
+static void see(void *context, const struct pf_ops_call *call)
+{
+    struct seen *const seen = context;
+
+    seen->n++;
+    seen->last = *call;
+    seen->work = pf_op_work(call->op, call->dtype, call->args);
+}
+
+static void calls_can_be_watched(void)
+{
+    struct pf_ops *ops = opened(&(struct pf_ops_options){.n_threads = 1});
+    float a[6] = {1, 2, 3, 4, 5, 6}, b[12] = {1}, c[8] = {0};
+    const struct pf_gemm_args gemm = {.m = 2,
+                                      .n = 4,
+                                      .k = 3,
+                                      .a = a,
+                                      .lda = 3,
+                                      .b = b,
+                                      .ldb = 4,
+                                      .c = c,
+                                      .ldc = 4,
+                                      .c_dtype = PF_DTYPE_F32};
+    const struct pf_add_args add = {.n = 6, .a = a, .b = a, .y = a};
+    struct seen seen = {0};
+
+    pf_ops_observe(ops, see, &seen);
+    int err = pf_op_gemm(ops, PF_DTYPE_F32, &gemm);
+    ok(err == 0 && seen.n == 1 && seen.last.op == PF_OP_GEMM && seen.last.args == &gemm &&
+           seen.last.kernel == pf_ops_chosen(ops, PF_OP_GEMM, PF_DTYPE_F32) &&
+           seen.last.ended >= seen.last.started && seen.last.started > 0,
+       "an observer sees op, kernel, arguments and time of a call");
+    ok(seen.work.flop == 48 && seen.work.bytes == 4 * (6 + 12 + 8),
+       "a product of 2x4x3: %g flop, %g bytes", seen.work.flop, seen.work.bytes);
+    err = pf_op_add(ops, PF_DTYPE_F32, &add);
+    ok(err == 0 && seen.n == 2 && seen.work.flop == 0 && seen.work.bytes == 72,
+       "a sum of six: no product, three arrays");
+    err = pf_op_add(ops, PF_DTYPE_F32, &(struct pf_add_args){.n = 0});
+    ok(err == 0 && seen.n == 2, "an empty call is no call");
+    pf_ops_observe(ops, NULL, NULL);
+    err = pf_op_add(ops, PF_DTYPE_F32, &add);
+    ok(err == 0 && seen.n == 2, "nobody watches any more");
+    pf_ops_free(ops);
+}
+
+static void work_is_counted(void)
+{
+    struct pf_attention_bwd_args attention = {0};
+
+    attention.fwd = (struct pf_attention_fwd_args){
+        .batch = 2, .seq = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .v_head_dim = 8};
+    /* 2 sequences x 4 heads x 6 visible pairs; two products of 8 forward, five backward. */
+    const struct pf_op_work fwd = pf_op_work(PF_OP_ATTENTION_FWD, PF_DTYPE_BF16, &attention.fwd),
+                            bwd = pf_op_work(PF_OP_ATTENTION_BWD, PF_DTYPE_BF16, &attention);
+    ok(fwd.flop == 48 * 2 * 16 && bwd.flop == 48 * 2 * 40 && fwd.bytes == 6 * (2 * 96 + 4 * 4),
+       "causal attention: %g and %g flop, %g bytes", fwd.flop, bwd.flop, fwd.bytes);
+    float x[10];
+    const struct pf_adamw_args adamw = {.n = 10, .weight_out = x};
+    ok(pf_op_work(PF_OP_ADAMW, PF_DTYPE_BF16, &adamw).bytes == 10 * (7 * 4 + 2),
+       "AdamW reads four arrays, writes three and the rounded weight");
+}
+
 int main(void)
 {
     (void)unsetenv("PF_KERNELS");
@@ -217,6 +285,8 @@ int main(void)
     arguments_are_checked();
     empty_shapes_do_nothing();
     scratch_only_grows();
+    calls_can_be_watched();
+    work_is_counted();
     pf_ops_free(NULL);
     return done();
 }
