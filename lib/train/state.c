@@ -9,6 +9,7 @@
 #include <pf/mem.h>
 #include <pf/rng.h>
 
+#include <errno.h>
 #include <string.h>
 
 static int allocate(struct pf_trainer *t, int64_t n, float **block_out)
@@ -325,28 +326,59 @@ out:
     return err;
 }
 
+/* Put a whole directory in the place of an older one: in one step, or, where the filesystem cannot
+ * exchange names, with an instant in which there is none. */
+static int replace_dir(const char *aside, const char *dir)
+{
+    char *parent;
+
+    if (!pf_path_exists(dir)) {
+        return pf_rename_durable(aside, dir);
+    }
+    errno = 0;
+    if (pf_rename_exchange(aside, dir) != 0) {
+        if (errno != EINVAL && errno != ENOSYS) {
+            return PF_EIO;
+        }
+        pf_error_clear();
+        PF_TRY(pf_rmtree(dir));
+        return pf_rename_durable(aside, dir);
+    }
+    parent = pf_path_dir(dir);
+    const int err = parent ? pf_fsync_path(parent) : PF_ENOMEM;
+    pf_free(parent);
+    return err ? err : pf_rmtree(aside);
+}
+
+/* The old export stays until the new one is whole: the run may even have started from it. */
+static int export_to(struct pf_trainer *t, const char *aside, const char *dir)
+{
+    struct pf_ckpt_live *const live = live_new(t);
+
+    if (!live) {
+        return PF_ENOMEM;
+    }
+    int err = pf_rmtree(aside);
+    if (!err) {
+        const int64_t n = live_state(t, live);
+        err = pf_hf_write(aside, live, n, t->config->dtype, t->config_json, t->model_dir, 0);
+    }
+    pf_free(live);
+    return err ? err : replace_dir(aside, dir);
+}
+
 /* Rank 0 holds everything that is exported; the others wait for its outcome. */
 int train_export(struct pf_trainer *t, const char *name)
 {
-    struct pf_ckpt_live *live = NULL;
-    char *dir = NULL;
     int err = 0;
 
-    if (pf_comm_rank(t->world) != 0) {
-        goto out;
+    if (pf_comm_rank(t->world) == 0) {
+        char *const dir = pf_path_join(t->config->output_dir, name);
+        char *const aside = pf_asprintf("%s/.new-%s", t->config->output_dir, name);
+        err = dir && aside ? export_to(t, aside, dir) : PF_ENOMEM;
+        err = err ? err : train_metrics_event(t, "export", "path", name);
+        pf_free(aside);
+        pf_free(dir);
     }
-    dir = pf_path_join(t->config->output_dir, name);
-    live = live_new(t);
-    err = dir && live ? pf_rmtree(dir) : PF_ENOMEM;
-    if (!err) {
-        const int64_t n = live_state(t, live);
-        err = pf_hf_write(dir, live, n, t->config->dtype, t->config_json, t->model_dir, 0);
-    }
-    if (!err) {
-        err = train_metrics_event(t, "export", "path", name);
-    }
-out:
-    pf_free(live);
-    pf_free(dir);
     return pf_comm_all_agree(t->world, err, NULL);
 }

@@ -5,6 +5,7 @@
 # old or the new one is there, whole, and `latest` names a whole one.
 set -u
 . "$PF_ROOT/tests/tap.sh"
+in_memory
 killer=$PF_BUILD/tests/preload/killer.so
 faults=$PF_BUILD/tests/preload/faults.so
 train=$PF_BIN/pf-train
@@ -100,10 +101,14 @@ either() # STEP: old or new, and whole
 {
     equal base/checkpoint-00000$1 out/checkpoint-00000$1 || equal clean/checkpoint-00000$1 out/checkpoint-00000$1
 }
+either_export()
+{
+    diff -r base/hf out/hf >/dev/null || diff -r clean/hf out/hf >/dev/null
+}
 check_kill() # LABEL
 {
     "$inspect" verify out >what 2>&1 || sed 's/^/# verify: /' what
-    "$inspect" verify -q out >/dev/null 2>&1 && either 1 && either 2 && either 3 && [ -f out/latest ] && [ "$(newest)" -ge 2 ]
+    "$inspect" verify -q out >/dev/null 2>&1 && either 1 && either 2 && either 3 && either_export && [ -f out/latest ] && [ "$(newest)" -ge 2 ]
     local held=$?
     back >again 2>&1 && equal clean/checkpoint-000003 out/checkpoint-000003 &&
         [ "$(ls -A out | tr '\n' ' ')" = "$(ls -A base | tr '\n' ' ')" ]
@@ -126,7 +131,7 @@ for calls in rename unlink; do
         check_kill "$calls $n"
     done
     ok $((kills < 5)) "killed before each of $kills calls of $calls"
-    is $bad 0 "each time old or new is whole, latest is right, and the run can be repeated"
+    is $bad 0 "each time old or new is whole, the export too, latest is right, and the run can be repeated"
 done
 
 if ! command -v "${PF_MPIRUN:-mpirun}" >/dev/null; then

@@ -6,6 +6,7 @@
 #   KILLS=200 for the long proof (make check-long); 15 otherwise.
 set -u
 . "$PF_ROOT/tests/tap.sh"
+in_memory
 kills=${KILLS:-15}
 RANDOM=${KILL_SEED:-1}
 killer=$PF_BUILD/tests/preload/killer.so

@@ -4,6 +4,7 @@
 # tensors, metrics.jsonl whatever happened to it, the place in the data; and what save_total_limit keeps.
 set -u
 . "$PF_ROOT/tests/tap.sh"
+in_memory
 killer=$PF_BUILD/tests/preload/killer.so
 train=$PF_BIN/pf-train
 inspect=$PF_BIN/pf-inspect

@@ -7,6 +7,7 @@
 #   SAVE_FAULTS=all for every call, both errors, each rank.
 set -u
 . "$PF_ROOT/tests/tap.sh"
+in_memory
 faults=$PF_BUILD/tests/preload/faults.so
 train=$PF_BIN/pf-train
 mpirun=$PF_ROOT/scripts/mpirun-here
@@ -101,6 +102,27 @@ each() # STRIDE RANK HOW...: fails each STRIDE-th call of the rank, in one of th
 RANDOM=${FAULT_SEED:-1}
 each 1 0 ENOSPC EIO
 [ -z "$all" ] || each 1 0 EIO ENOSPC
+
+# The export at the end: what was exported before stays whole.
+fresh
+rm -f log
+export_paths='.new-hf:/out/hf'
+FAULT_PATHS=$export_paths FAULT_LOG=$PWD/log LD_PRELOAD=$faults go_on 2>err
+total=$(wc -l <log) bad=0
+for ((n = 1; n <= total; n++)); do
+    # One writing is as good as another.
+    [ -n "$all" ] || [ $((n % 5)) = 0 ] || [ "$(sed -n "${n}s/ .*//p" log)" != pwrite ] || continue
+    fresh
+    FAULT_PATHS=$export_paths FAULT_AT=$n FAULT_HOW=ENOSPC LD_PRELOAD=$faults go_on 2>err
+    status=$?
+    [ "$status $(cat out/latest)" = "4 checkpoint-000002" ] && diff -r base/hf out/hf >/dev/null &&
+        grep -qE "^pf-train: cannot .*'out/.*hf.*': No space left on device\$" err && [ "$(wc -l <err)" = 1 ] &&
+        go_on 2>err && diff -r clean/hf out/hf >/dev/null && [ -z "$(ls -d out/.new* out/.staging* 2>/dev/null)" ] || {
+        bad=$((bad + 1))
+        echo "# call $n ($(sed -n "${n}p" log)): status $status: $(head -n 2 err); $(ls -A out | tr '\n' ' ')"
+    }
+done
+is $bad 0 "faults of an export: the save is there, the old export is whole, the next run exports"
 
 same() # HOW CLAIM
 {
