@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { TAKES_TOLERANCE = 1, TAKES_WEIGHTS_ONLY = 2 };
+enum { TAKES_TOLERANCE = 1, TAKES_WEIGHTS_ONLY = 2, TAKES_HTML = 4 };
 
 static const struct command {
     const char *name;
@@ -25,13 +25,13 @@ static const struct command {
     {"verify", command_verify, 1, 1, 0},
     {"hash", command_hash, 1, 1, TAKES_WEIGHTS_ONLY},
     {"diff", command_diff, 2, 2, TAKES_TOLERANCE | TAKES_WEIGHTS_ONLY},
+    {"run", command_run, 1, 1, TAKES_HTML},
     {"ops", command_ops, 0, 0, 0},
     {"scan", command_scan, 1, 2, TAKES_WEIGHTS_ONLY},
     {"cat", command_cat, 2, 2, 0},
     {"globals", NULL, 0, 0, 0},
     {"plan", NULL, 0, 0, 0},
     {"schedule", NULL, 0, 0, 0},
-    {"run", NULL, 0, 0, 0},
     {"env", NULL, 0, 0, 0},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
@@ -45,8 +45,9 @@ static const char usage[] =
     "diff A B          how two differ, whatever their formats and layouts\n"
     "scan PATH [GLOB]  NaN, infinity, zeros, constants, range, what a cast would lose\n"
     "cat PATH TENSOR   its values; of a box with TENSOR:0:4,:,3\n"
+    "run DIR           a run summed up, its curves drawn\n"
     "ops               the kernel registry: who serves which op, why\n"
-    "globals plan schedule run env: not in this build\n"
+    "globals plan schedule env: not in this build\n"
     "PATH is a checkpoint of pf, the directory of a run, a Hugging Face directory,\n"
     "or a .safetensors file";
 
@@ -81,6 +82,9 @@ static int check_options(const struct options *o, const struct command *command)
         return pf_fail(PF_EUSAGE,
                        "'%s' takes no '--weights-only'; 'hash', 'scan' and 'diff' do" SEE_HELP,
                        command->name);
+    }
+    if (o->html && !(command->takes & TAKES_HTML)) {
+        return pf_fail(PF_EUSAGE, "'%s' takes no '--html'; 'run' does" SEE_HELP, command->name);
     }
     return 0;
 }
@@ -132,6 +136,8 @@ int main(int argc, char **argv)
          PF_OPT_STRING, &o.nan},
         {0, "weights-only", NULL, "hash, scan, diff: weights alone, no optimizer, no trainer state",
          PF_OPT_FLAG, &o.weights_only},
+        {0, "html", "FILE", "run: write a page with the curves as well; '-' is the output",
+         PF_OPT_STRING, &o.html},
         PF_OPTS_SHARED(&o.shared),
     };
 

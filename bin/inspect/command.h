@@ -24,7 +24,8 @@ struct options {
     int64_t ulp;          /* INT64_MIN: not given */
     const char *nan;
     bool weights_only;
-    bool answered; /* the JSON document is out */
+    const char *html; /* NULL: not given */
+    bool answered;    /* the JSON document is out */
 };
 
 /* Each gives the error code that the program ends with; PF_EDIFFER without a record is a plain no. */
@@ -35,6 +36,7 @@ int command_hash(struct options *o, char **operands);
 int command_diff(struct options *o, char **operands);
 int command_scan(struct options *o, char **operands);
 int command_cat(struct options *o, char **operands);
+int command_run(struct options *o, char **operands);
 int command_ops(struct options *o, char **operands);
 
 /* Text --------------------------------------------------------------------------------------------

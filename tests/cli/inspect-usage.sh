@@ -24,7 +24,7 @@ refuses()
 "$inspect" --help >out 2>err
 is $? 0 "--help: exit 0"
 ok "$([ -s err ]; echo $((1 - $?)))" "--help: nothing on stderr"
-for word in 'usage: pf-inspect' 'show PATH' 'ls PATH' 'verify PATH' 'hash PATH' 'diff A B' 'ops ' 'scan PATH' 'cat PATH' \
+for word in 'usage: pf-inspect' 'show PATH' 'ls PATH' 'verify PATH' 'hash PATH' 'diff A B' 'ops ' 'scan PATH' 'cat PATH' 'run DIR' --html \
     'not in this build' --rtol --atol --ulp --nan --weights-only --json --no-progress --version; do
     grep -qF -- "$word" out
     ok $? "--help tells of $word"
@@ -60,7 +60,7 @@ refuses 1 "no tensor of" ls "$model" '*.layers.99.*'
 refuses 4 "cannot open 'nowhere'" show nowhere
 refuses 4 "cannot open 'nowhere'" verify nowhere
 refuses 4 "cannot open 'nowhere'" diff "$model" nowhere
-for command in globals plan schedule run env; do
+for command in globals plan schedule env; do
     refuses 7 "'$command' is not in this build" "$command" "$model"
 done
 
