@@ -27,6 +27,12 @@ check-fast: all tests
 check-san:
 	$(Q)$(MAKE) --no-print-directory SAN=address,undefined all tests
 	$(Q)scripts/run-tests build/san-address-undefined unit fuzz
+# What has threads of its own, under ThreadSanitizer; libgomp is not built for it, so no OpenMP.
+tsan-tests:
+	$(Q)$(MAKE) --no-print-directory SAN=thread LIB_DIRS="base fmt data" REF_SRC= CPU_SRC= \
+	  build/san-thread/tests/unit/reader
+check-threads: tsan-tests
+	$(Q)scripts/run-tests build/san-thread tests/unit/reader.c
 check-long: all tests
 	$(Q)scripts/check-long $(B)
 check-interop: all

@@ -53,7 +53,8 @@ struct pf_config {
     char *input_dir, *eval_input_dir, *tokenizer, *split;
     char *output_dir;
     int64_t max_seq_length;
-    bool mask_documents, shuffle;
+    bool mask_documents, packing, shuffle;           /* packing implies mask_documents */
+    int64_t dataloader_num_workers, prefetch_factor; /* 0: none; steps read ahead */
     /* batch and length of the run */
     int64_t per_device_train_batch_size, per_device_eval_batch_size;
     int64_t gradient_accumulation_steps; /* derived when the global batch is given */

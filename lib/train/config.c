@@ -872,12 +872,26 @@ static int check_rates(const struct reading *r)
     return 0;
 }
 
+/* A packed window without masks would let documents see each other that chance has put together. */
+static int check_packing(const struct reading *r)
+{
+    struct pf_config *const c = r->config;
+    const struct pf_json *const where = where_of(r, "mask_documents");
+
+    if (c->packing && !c->mask_documents && where && pf_json_type(where) == PF_JSON_BOOL) {
+        return pf_json_fail(where, "is false, but packing keeps documents apart: leave out one");
+    }
+    c->mask_documents |= c->packing;
+    return 0;
+}
+
 static int check_contradictions(const struct reading *r, const char *path)
 {
     const struct pf_config *const c = r->config;
 
     PF_TRY(check_model(r, path));
     PF_TRY(check_rates(r));
+    PF_TRY(check_packing(r));
     if (c->max_steps == 0) {
         return pf_json_fail(where_of(r, "max_steps"), "must be -1 or at least 1");
     }

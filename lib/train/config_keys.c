@@ -35,7 +35,6 @@ static const char *const comm_methods[] = {"auto", "broadcast", "parallel_broadc
 #define NOT_MOE "this build has no mixture-of-experts layers"
 #define NOT_ASYNC "this build saves synchronously"
 #define NOT_FORMAT "this build reads and writes its own checkpoints and Hugging Face directories"
-#define NOT_PACKING "this build cuts streams into windows and does not pack samples"
 #define NOT_OFFLOAD "this build keeps all state in host memory"
 #define IN_HOST_MEMORY "state lives in host memory, so there is nothing to choose"
 
@@ -69,7 +68,9 @@ const struct pf_key pf_keys[] = {
     {"max_seq_length", PF_KEY_I64, PF_KEY_EFFECTIVE, "2048", .unit = "tokens", .min = 1,
      .max = INT_COUNT, .field = AT(max_seq_length), .help = "tokens of a sequence that predict"},
     {"mask_documents", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .field = AT(mask_documents),
-     .help = "attention does not cross the start of a document, and positions count from there"},
+     .help =
+         "attention does not cross the start of a document, positions count from there, and the "
+         "last token of a document predicts nothing"},
     {"shuffle", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "true", .field = AT(shuffle),
      .help =
          "draw the order of the windows of an epoch from the seed; false: as they lie in the file"},
@@ -77,16 +78,18 @@ const struct pf_key pf_keys[] = {
      .n_supported = 1, .help = "how the sources of a mix share an epoch", .field = NOWHERE,
      .why = "a mix goes by the weights of input_dir, and its epoch ends when every source has been "
             "seen once; there is no second strategy"},
-    {"packing", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "put several samples into one sequence", .field = NOWHERE, .why = NOT_PACKING},
-    {"dataloader_num_workers", PF_KEY_I64, PF_KEY_SATISFIED, "0", .min = 0, .max = INT_COUNT,
-     .help = "processes that read ahead", .field = NOWHERE,
-     .why =
-         "a step's tokens are copied out of mapped files by the rank that needs them, which takes "
-         "microseconds: there is nothing for workers to do"},
-    {"prefetch_factor", PF_KEY_I64, PF_KEY_SATISFIED, "2", .min = 1, .max = INT_COUNT,
-     .help = "batches that each of them reads ahead", .field = NOWHERE,
-     .why = "there are no workers to run ahead; see dataloader_num_workers"},
+    {"packing", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .field = AT(packing),
+     .help =
+         "put whole documents into sequences, as many as have room, instead of cutting a stream "
+         "of them; mask_documents then holds. What is left of a sequence predicts nothing"},
+    {"dataloader_num_workers", PF_KEY_I64, PF_KEY_EFFECTIVE, "0", .min = 0, .max = INT_COUNT,
+     .may_change_on_resume = true, .field = AT(dataloader_num_workers),
+     .help =
+         "0: a step's data are read when it begins; 1 or more: a thread of each rank reads them "
+         "ahead, one thread whatever the number. The data and their order are the same"},
+    {"prefetch_factor", PF_KEY_I64, PF_KEY_EFFECTIVE, "2", .unit = "steps", .min = 1, .max = 4096,
+     .may_change_on_resume = true, .field = AT(prefetch_factor),
+     .help = "how far that thread reads ahead"},
     {"distributed_dataloader", PF_KEY_BOOL, PF_KEY_SATISFIED, "false",
      .help = "each rank reads its own share of the data", .field = NOWHERE,
      .why = "each rank reads only its own share, always"},

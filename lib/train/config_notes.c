@@ -73,6 +73,11 @@ static bool no_decay(const struct pf_config *c)
     return c->weight_decay == 0;
 }
 
+static bool no_workers(const struct pf_config *c)
+{
+    return c->dataloader_num_workers == 0;
+}
+
 static const struct {
     const char *key;
     is_idle *idle;
@@ -94,6 +99,7 @@ static const struct {
     {"eval_steps", no_eval_data, "there is no evaluation data"},
     {"eval_iters", no_eval_data, "there is no evaluation data"},
     {"per_device_eval_batch_size", no_eval_data, "there is no evaluation data"},
+    {"prefetch_factor", no_workers, "dataloader_num_workers is 0"},
     {"dump", no_dump_steps, "dump_steps is empty"},
     {"ignore_data_skip", no_resume, "nothing is resumed"},
     {"learning_rate", only_evaluates, "eval_only trains nothing"},
@@ -103,6 +109,7 @@ static const struct {
     {"save_steps", only_evaluates, "eval_only trains nothing"},
     {"save_hf_steps", only_evaluates, "eval_only trains nothing"},
     {"logging_steps", only_evaluates, "eval_only trains nothing"},
+    {"dataloader_num_workers", only_evaluates, "eval_only trains nothing"},
     {"dump_steps", only_evaluates, "eval_only trains nothing"},
 };
 

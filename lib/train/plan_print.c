@@ -75,13 +75,12 @@ static int add_models(const struct pf_trainer *t, struct plan *plan)
 
 static void add_batches(const struct pf_trainer *t, struct plan *plan)
 {
-    const struct pf_config *const c = t->config;
-    const int64_t train = c->gradient_accumulation_steps * c->per_device_train_batch_size,
-                  eval = train_wants_eval(c) ? c->per_device_eval_batch_size : 0;
+    const struct pf_reader_options train = train_reader_options(t, true),
+                                   eval = train_reader_options(t, false);
 
     add_memory(plan, "batches",
-               (size_t)((train + eval) * c->max_seq_length * (c->mask_documents ? 4 : 2)) *
-                   sizeof(int32_t));
+               pf_reader_bytes(&train) +
+                   (train_wants_eval(t->config) ? pf_reader_bytes(&eval) : 0));
 }
 
 static void count_parameters(const struct pf_trainer *t, const struct pf_layout *layout,

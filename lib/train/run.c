@@ -128,6 +128,15 @@ static int finish(struct pf_trainer *t)
     return train_metrics_event(t, "end", "reason", "done");
 }
 
+/* From here on, where a resume has put the run, data are read ahead if that is wanted. */
+static int start_reading(struct pf_trainer *t)
+{
+    const int64_t left = t->total_steps - t->step;
+
+    return pf_reader_start(t->reader, t->samples,
+                           t->samples + left * t->config->global_train_batch_size);
+}
+
 int pf_trainer_run(struct pf_trainer *t)
 {
     PF_TRY(train_metrics_start(t));
@@ -135,6 +144,7 @@ int pf_trainer_run(struct pf_trainer *t)
         PF_TRY(evaluate(t));
         return train_metrics_event(t, "end", "reason", "done");
     }
+    PF_TRY(pf_comm_all_agree(t->world, start_reading(t), NULL));
     while (t->step < t->total_steps && !t->stopping) {
         PF_TRY(one_step(t));
     }

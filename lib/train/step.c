@@ -9,34 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Read b sequences from the global position `first` on. */
-static int read_micro(struct pf_data *data, const struct pf_config *c, int64_t first, int64_t b,
-                      struct micro_batch *m)
-{
-    const int64_t s = c->max_seq_length;
-
-    m->first_sequence = first;
-    for (int64_t i = 0; i < b; i++) {
-        int32_t *const first_key = m->first_key ? m->first_key + i * s : NULL;
-        PF_TRY(pf_data_read(data, first + i, m->ids + i * s, m->targets + i * s, first_key));
-        for (int64_t j = 0; first_key && j < s; j++) {
-            m->positions[i * s + j] = (int32_t)(j - first_key[j]);
-        }
-    }
-    return 0;
-}
-
-static int64_t count_targets(const struct micro_batch *m, int64_t n)
-{
-    int64_t count = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        count += m->targets[i] >= 0;
-    }
-    return count;
-}
-
-static struct pf_model_batch batch_of(const struct micro_batch *m, float grad_scale, bool dropout)
+static struct pf_model_batch batch_of(const struct pf_reader_batch *m, float grad_scale,
+                                      bool dropout)
 {
     return (struct pf_model_batch){.ids = m->ids,
                                    .targets = m->targets,
@@ -50,14 +24,11 @@ static struct pf_model_batch batch_of(const struct micro_batch *m, float grad_sc
 /* This rank's micro-batches of the step, and the number of targets over all ranks. */
 static int read_step(struct pf_trainer *t, int64_t *tokens_out)
 {
-    const struct pf_config *const c = t->config;
-    const int64_t b = c->per_device_train_batch_size;
     int64_t tokens = 0;
 
-    for (int64_t m = 0; m < c->gradient_accumulation_steps; m++) {
-        const int64_t first = t->samples + (m * t->dp_size + t->dp_rank) * b;
-        PF_TRY(read_micro(t->data, c, first, b, &t->micro[m]));
-        tokens += count_targets(&t->micro[m], b * c->max_seq_length);
+    PF_TRY(pf_reader_next(t->reader, t->samples, &t->micro));
+    for (int64_t m = 0; m < t->config->gradient_accumulation_steps; m++) {
+        tokens += t->micro[m].n_targets;
     }
     PF_TRY(pf_comm_all_reduce(t->dp, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));
     *tokens_out = tokens;
@@ -229,12 +200,12 @@ int train_evaluate(struct pf_trainer *t, double *loss_out, int64_t *tokens_out)
     n_rounds = c->eval_iters >= 0 && c->eval_iters < n_rounds ? c->eval_iters : n_rounds;
     pf_exactsum_init(&sum);
     for (int64_t i = 0; i < n_rounds; i++) {
-        const int64_t first = i * per_round + t->dp_rank * b;
-        PF_TRY(read_micro(t->eval_data, c, first, b, &t->eval_batch));
-        const struct pf_model_batch batch = batch_of(&t->eval_batch, 0, false);
+        const struct pf_reader_batch *m;
+        PF_TRY(pf_reader_next(t->eval_reader, i * per_round, &m));
+        const struct pf_model_batch batch = batch_of(m, 0, false);
         PF_TRY(pf_model_forward(t->eval_model, 0, &batch, false, t->token_loss));
         pf_exactsum_add_array_f32(&sum, t->token_loss, (size_t)(b * c->max_seq_length));
-        tokens += count_targets(&t->eval_batch, b * c->max_seq_length);
+        tokens += m->n_targets;
     }
     PF_TRY(all_reduce_sum(t->dp, &sum));
     PF_TRY(pf_comm_all_reduce(t->dp, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));

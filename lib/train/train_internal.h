@@ -13,17 +13,11 @@
 #include <pf/model.h>
 #include <pf/ops.h>
 #include <pf/progress.h>
+#include <pf/reader.h>
 #include <pf/schedule.h>
 #include <pf/str.h>
 #include <pf/tfevents.h>
 #include <pf/train.h>
-
-/* One micro-batch as read from the data. */
-struct micro_batch {
-    int32_t *ids, *targets, *first_key,
-        *positions; /* [b,S] each; the last two NULL unless masked */
-    int64_t first_sequence;
-};
 
 /* What one step measured, equal on all ranks. */
 struct step_result {
@@ -77,10 +71,10 @@ struct pf_trainer {
     uint16_t *narrow; /* the same as stored and computed with, in bf16 or fp16; NULL in fp32 */
     float *grads, *moment1, *moment2;
     struct pf_data *data, *eval_data;
-    struct micro_batch *micro; /* [accumulation] */
-    struct micro_batch eval_batch;
-    float *token_loss; /* [b,S] of the larger batch */
-    double peak_flops; /* GEMM rate of this rank, measured at start */
+    struct pf_reader *reader, *eval_reader;
+    const struct pf_reader_batch *micro; /* [accumulation], of the step, from reader */
+    float *token_loss;                   /* [b,S] of the larger batch */
+    double peak_flops;                   /* GEMM rate of this rank, measured at start */
 
     /* progress */
     int64_t step, total_steps;
@@ -97,10 +91,11 @@ struct pf_trainer {
 };
 
 /* trainer.c: facts about a run that its plan shares: is there evaluation data, does evaluation have a
- * model of its own, and what a model is made for. */
+ * model of its own, and what a model and a reader are made for. */
 bool train_wants_eval(const struct pf_config *config);
 bool train_has_eval_model(const struct pf_config *config);
 struct pf_model_options train_model_options(const struct pf_trainer *t, bool train);
+struct pf_reader_options train_reader_options(const struct pf_trainer *t, bool train);
 
 /* lr.c: the rate of step t = 1..n, and the number of warm-up steps. */
 double train_learning_rate(const struct pf_config *config, int64_t t, int64_t n);

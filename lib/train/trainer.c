@@ -265,14 +265,6 @@ const float *pf_trainer_param(const struct pf_trainer *trainer, const struct pf_
                            : NULL;
 }
 
-static void micro_free(struct micro_batch *m)
-{
-    pf_free(m->ids);
-    pf_free(m->targets);
-    pf_free(m->first_key);
-    pf_free(m->positions);
-}
-
 void pf_trainer_free(struct pf_trainer *t)
 {
     if (!t) {
@@ -280,11 +272,8 @@ void pf_trainer_free(struct pf_trainer *t)
     }
     train_metrics_close(t);
     train_dump_end(t);
-    for (int64_t i = 0; t->micro && i < t->config->gradient_accumulation_steps; i++) {
-        micro_free(&t->micro[i]);
-    }
-    pf_free(t->micro);
-    micro_free(&t->eval_batch);
+    pf_reader_free(t->reader);
+    pf_reader_free(t->eval_reader);
     pf_free(t->token_loss);
     if (t->eval_model != t->model) {
         pf_model_free(t->eval_model);
@@ -322,7 +311,8 @@ static struct pf_data_options data_options(const struct pf_trainer *t)
                                     .split = c->split,
                                     .part = PF_DATA_TRAIN,
                                     .shuffle = c->shuffle,
-                                    .mask_documents = c->mask_documents};
+                                    .mask_documents = c->mask_documents,
+                                    .packing = c->packing};
 }
 
 static int check_fixed_batch(const struct pf_trainer *t)
@@ -357,8 +347,7 @@ static int open_data(struct pf_trainer *t)
     }
     t->total_steps = c->max_steps;
     if (c->max_steps <= 0) {
-        t->total_steps = (int64_t)ceil(c->num_train_epochs * (double)pf_data_epoch_length(t->data) /
-                                       (double)c->global_train_batch_size);
+        t->total_steps = (pf_data_n_positions(t->data) - 1) / c->global_train_batch_size + 1;
     }
     if (c->lr_scheduler_type == PF_LR_TABLE && c->n_lr_table < t->total_steps) {
         return pf_fail(PF_EINVAL, "lr_table has %lld entries, but the run has %lld steps",
@@ -380,37 +369,36 @@ static int open_data(struct pf_trainer *t)
 
 /* Build ----------------------------------------------------------------------------------------- */
 
-static int micro_new(const struct pf_config *c, int64_t b, struct micro_batch *m)
+struct pf_reader_options train_reader_options(const struct pf_trainer *t, bool train)
 {
-    const size_t n = (size_t)(b * c->max_seq_length);
+    const struct pf_config *const c = t->config;
+    const bool ahead = train && c->dataloader_num_workers > 0 && !c->eval_only;
 
-    m->ids = pf_calloc_array(n, sizeof *m->ids);
-    m->targets = pf_calloc_array(n, sizeof *m->targets);
-    if (c->mask_documents) {
-        m->first_key = pf_calloc_array(n, sizeof *m->first_key);
-        m->positions = pf_calloc_array(n, sizeof *m->positions);
-    }
-    const bool whole =
-        m->ids && m->targets && (!c->mask_documents || (m->first_key && m->positions));
-    return whole ? 0 : PF_ENOMEM;
+    return (struct pf_reader_options){.seq = c->max_seq_length,
+                                      .batch = train ? c->per_device_train_batch_size
+                                                     : c->per_device_eval_batch_size,
+                                      .n_micro = train ? c->gradient_accumulation_steps : 1,
+                                      .rank = t->dp_rank,
+                                      .n_ranks = t->dp_size,
+                                      .mask_documents = c->mask_documents,
+                                      .n_ahead = ahead ? c->prefetch_factor : 0};
 }
 
-static int make_batches(struct pf_trainer *t)
+static int make_readers(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
     const int64_t widest = c->per_device_train_batch_size > c->per_device_eval_batch_size
                                ? c->per_device_train_batch_size
                                : c->per_device_eval_batch_size;
+    const struct pf_reader_options train = train_reader_options(t, true),
+                                   eval = train_reader_options(t, false);
 
-    t->micro = pf_calloc_array((size_t)c->gradient_accumulation_steps, sizeof *t->micro);
     t->token_loss = pf_calloc_array((size_t)(widest * c->max_seq_length), sizeof *t->token_loss);
-    if (!t->micro || !t->token_loss) {
+    if (!t->token_loss) {
         return PF_ENOMEM;
     }
-    for (int64_t i = 0; i < c->gradient_accumulation_steps; i++) {
-        PF_TRY(micro_new(c, c->per_device_train_batch_size, &t->micro[i]));
-    }
-    return t->eval_data ? micro_new(c, c->per_device_eval_batch_size, &t->eval_batch) : 0;
+    PF_TRY(pf_reader_new(t->data, &train, &t->reader));
+    return t->eval_data ? pf_reader_new(t->eval_data, &eval, &t->eval_reader) : 0;
 }
 
 struct pf_model_options train_model_options(const struct pf_trainer *t, bool train)
@@ -495,7 +483,7 @@ static int allocate_all(struct pf_trainer *t)
     PF_TRY(pf_schedule_check(t->schedule, &t->facts));
     PF_TRY(pf_layout_new(t->table, pf_comm_rank(t->world), &t->layout));
     PF_TRY(open_data(t));
-    PF_TRY(make_batches(t));
+    PF_TRY(make_readers(t));
     PF_TRY(train_state_new(t));
     PF_TRY(make_models(t));
     return train_measure_peak(t);

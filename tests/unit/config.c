@@ -156,6 +156,8 @@ static void test_contradictions(void)
           PF_EXIT_USAGE, "'bf16' contradicts dtype 'float32' of line 2");
     fails("bf16 with fp16", WITH("\"bf16\": true, \"fp16\": true"), NULL, PF_EXIT_USAGE,
           "'fp16' contradicts bf16");
+    fails("packing without masks", WITH("\"packing\": true, \"mask_documents\": false"), NULL,
+          PF_EXIT_USAGE, "'mask_documents' is false, but packing keeps documents apart");
     fails("a table without entries", WITH("\"lr_scheduler_type\": \"table\""), NULL, PF_EXIT_USAGE,
           "lr_table must be given");
     fails("a minimum above the peak", WITH("\"min_lr\": 1, \"learning_rate\": 0.5"), NULL,
@@ -402,7 +404,7 @@ static void test_notes(void)
         {"\"dump\": \"logits\"", "'dump'", "dump_steps is empty"},
         {"\"ignore_data_skip\": true", "'ignore_data_skip'", "nothing is resumed"},
         {"\"deterministic_mode\": true", "'deterministic_mode'", "always"},
-        {"\"dataloader_num_workers\": 4", "'dataloader_num_workers'", "nothing for workers"},
+        {"\"prefetch_factor\": 4", "'prefetch_factor'", "dataloader_num_workers is 0"},
         {"\"eval_only\": true, \"max_steps\": 7", "'max_steps'", "trains nothing"},
         {"\"weight_decay\": 0, \"weight_decay_exclude\": [\"x\"]", "'weight_decay_exclude'",
          "is 0"},
@@ -592,6 +594,7 @@ static void test_scope(void)
         "input_dir",
         "split",
         "max_seq_length",
+        "packing",
         "dataloader_num_workers",
         "prefetch_factor",
         "distributed_dataloader",
