@@ -7,6 +7,7 @@ help:
 # make check                install what is missing, build, run all tests
 # make check-fast           the tests alone, of what is built
 # make check-san            a reduced set under AddressSanitizer and UndefinedBehaviorSanitizer
+# make check-threads        what has threads of its own, under ThreadSanitizer
 # make check-long           the long proofs: hundreds of kills, hours of fuzzing
 # make check-interop        against torch and transformers in a scratch Python environment
 # make demo                 train, kill, resume, export, verify on real text
@@ -21,7 +22,8 @@ PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 check: deps
 	$(Q)$(MAKE) $(PARALLEL) --no-print-directory all tests
 	$(Q)$(MAKE) $(PARALLEL) --no-print-directory SAN=address,undefined all tests
-	$(Q)scripts/check-all $(B) build/san-address-undefined
+	$(Q)$(MAKE) $(PARALLEL) --no-print-directory tsan-tests
+	$(Q)scripts/check-all $(B) build/san-address-undefined build/san-thread
 check-fast: all tests
 	$(Q)scripts/run-tests $(B)
 check-san:
@@ -93,6 +95,6 @@ compile_commands.json:
 clean:
 	rm -rf build $(BINS:%=bin/%)
 
-.PHONY: help deps check check-fast check-san check-long check-interop demo rows format check-format \
+.PHONY: help deps check check-fast check-san tsan-tests check-threads check-long check-interop demo rows format check-format \
   check-includes check-headers check-man check-cppcheck lint install install-only \
   uninstall print-libraries tags clean
