@@ -99,7 +99,11 @@ struct pf_config {
     bool ignore_data_skip;
     int64_t *dump_steps;
     int64_t n_dump_steps;
-    unsigned dump;                 /* bits PF_DUMP_* */
+    unsigned dump; /* bits PF_DUMP_* */
+    int64_t *profile_steps;
+    int64_t n_profile_steps;
+    int64_t *trace_steps;
+    int64_t n_trace_steps;
     int64_t *skip_data_intervals;  /* first and last step of each interval in turn */
     int64_t n_skip_data_intervals; /* numbers, so twice the intervals */
     /* derived by pf_config_resolve */

@@ -232,11 +232,6 @@ const struct pf_key pf_keys[] = {
     {"memory_limit", PF_KEY_STRING, PF_KEY_REFUSED, "null",
      .help = "the memory of a device that a run may take", .field = NOWHERE,
      .why = "this build plans memory (--plan) but does not choose by it"},
-    {"profile_steps", PF_KEY_I64_LIST, PF_KEY_REFUSED, "[]", .same_as_default = "[null]",
-     .help = "steps that are profiled", .field = NOWHERE, .why = "this build has no profiler"},
-    {"trace_steps", PF_KEY_I64_LIST, PF_KEY_REFUSED, "[]", .same_as_default = "[null]",
-     .help = "steps of which a time line is written", .field = NOWHERE,
-     .why = "this build has no tracer"},
     /* layout */
     {"tensor_model_parallel_size", PF_KEY_INT, PF_KEY_REFUSED, "-1", .same_as_default = "[1]",
      .unit = "ranks", .min = -1, .max = INT_COUNT, .help = "ranks that share each layer's tensors",
@@ -531,6 +526,15 @@ const struct pf_key pf_keys[] = {
     {"dump", PF_KEY_STRING_LIST, PF_KEY_EFFECTIVE, "[\"logits\",\"grads\",\"hidden\"]",
      .may_change_on_resume = true, .field = AT(dump),
      .help = "what dump_steps writes: any of logits, grads, hidden"},
+    {"profile_steps", PF_KEY_I64_LIST, PF_KEY_EFFECTIVE, "[]", .unit = "steps", .min = 1,
+     .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(profile_steps),
+     .help =
+         "steps of which rank 0 prints where their time went, by op and by phase, against limits "
+         "measured at start, and writes profile-STEP.json"},
+    {"trace_steps", PF_KEY_I64_LIST, PF_KEY_EFFECTIVE, "[]", .unit = "steps", .min = 1,
+     .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(trace_steps),
+     .help = "steps of which each rank writes a time line, trace-STEP.rankN.json, which Perfetto "
+             "opens"},
     {"sample_steps", PF_KEY_I64, PF_KEY_REFUSED, "-1", .same_as_default = "[0]", .unit = "steps",
      .help = "print what the model writes every so many steps", .field = NOWHERE,
      .why = "this build does not generate text"},

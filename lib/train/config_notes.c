@@ -111,6 +111,8 @@ static const struct {
     {"logging_steps", only_evaluates, "eval_only trains nothing"},
     {"dataloader_num_workers", only_evaluates, "eval_only trains nothing"},
     {"dump_steps", only_evaluates, "eval_only trains nothing"},
+    {"profile_steps", only_evaluates, "eval_only trains nothing"},
+    {"trace_steps", only_evaluates, "eval_only trains nothing"},
 };
 
 int config_note_idle(struct pf_config *config)

@@ -238,14 +238,18 @@ int train_metrics_start(struct pf_trainer *t)
     return line_end(t, &out);
 }
 
+double train_mfu(const struct pf_trainer *t, double seconds)
+{
+    const double flops = pf_model_step_flops(&t->spec, t->config->global_train_batch_size,
+                                             t->config->max_seq_length);
+
+    return t->peak_flops > 0 ? flops / seconds / (t->peak_flops * pf_comm_size(t->world)) : 0;
+}
+
 int train_metrics_step(struct pf_trainer *t, const struct step_result *r)
 {
     const struct pf_config *const c = t->config;
-    const double rate = (double)r->tokens / r->seconds;
-    const double flops =
-        pf_model_step_flops(&t->spec, c->global_train_batch_size, c->max_seq_length);
-    const double mfu =
-        t->peak_flops > 0 ? flops / r->seconds / (t->peak_flops * pf_comm_size(t->world)) : 0;
+    const double rate = (double)r->tokens / r->seconds, mfu = train_mfu(t, r->seconds);
 
     if (!t->metrics.enabled) {
         return 0;

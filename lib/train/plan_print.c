@@ -108,7 +108,8 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
     pf_layout_free(layout);
     PF_TRY_GOTO(add_models(t, plan), out);
     add_batches(t, plan);
-    add_memory(plan, "measuring", train_peak_bytes());
+    add_memory(plan, "profiling", train_profile_bytes(t));
+    add_memory(plan, "measuring", train_peak_bytes(t) + train_profile_measuring_bytes(t));
     /* What is held already: communicators, tables, kernels, and after build all of the above. */
     add_memory(plan, "tables_and_staging",
                t->layout && held > plan->total_bytes ? held - plan->total_bytes

@@ -43,6 +43,7 @@ static int evaluate(struct pf_trainer *t)
     if (!t->eval_data) {
         return 0;
     }
+    train_mark(t, PHASE_EVALUATE);
     PF_TRY(train_evaluate(t, &loss, &tokens));
     return train_metrics_eval(t, loss, tokens, pf_time_monotonic() - started);
 }
@@ -63,13 +64,16 @@ static int after_step(struct pf_trainer *t)
         PF_TRY(evaluate(t));
     }
     if (every(t->step, c->save_steps)) {
+        train_mark(t, PHASE_SAVE);
         PF_TRY(train_save(t));
     }
     if (every(t->step, c->save_hf_steps)) {
         char name[64];
         snprintf(name, sizeof name, "hf-%06lld", (long long)t->step);
+        train_mark(t, PHASE_SAVE);
         PF_TRY(train_export(t, name));
     }
+    train_mark(t, PHASE_OTHER);
     return agree_on_stop(t);
 }
 
@@ -99,7 +103,9 @@ static int one_step(struct pf_trainer *t)
     if (train_skip_due(t)) {
         PF_TRY(skip_step(t));
     } else {
+        train_profile_begin(t);
         PF_TRY(train_step(t, &result));
+        train_profile_step(t, &result);
         train_metrics_pace(t);
         PF_TRY(log_step(t, &result));
         if (result.overflow) {
@@ -107,7 +113,8 @@ static int one_step(struct pf_trainer *t)
         }
     }
     train_metrics_progress(t);
-    return after_step(t);
+    PF_TRY(after_step(t));
+    return train_profile_end(t);
 }
 
 static int finish(struct pf_trainer *t)

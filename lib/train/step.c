@@ -45,9 +45,11 @@ static int run_schedule(struct pf_trainer *t, float grad_scale, struct pf_exacts
         const struct pf_sched_step *const step = &list->steps[i];
         const struct pf_model_batch batch = batch_of(&t->micro[step->micro], grad_scale, true);
         if (step->kind == PF_SCHED_BACKWARD) {
+            train_mark(t, PHASE_BACKWARD);
             PF_TRY(pf_model_backward(t->model, step->live, &batch));
             continue;
         }
+        train_mark(t, PHASE_FORWARD);
         PF_TRY(pf_model_forward(t->model, step->live, &batch, true, t->token_loss));
         pf_exactsum_add_array_f32(sum, t->token_loss, n_tokens);
         if (t->dump) {
@@ -162,7 +164,9 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
     struct pf_exactsum sum;
 
     t->step++;
+    train_mark(t, PHASE_READ);
     PF_TRY(read_step(t, &r.tokens));
+    train_mark(t, PHASE_OTHER);
     if (train_dump_due(t)) {
         PF_TRY(train_dump_begin(t));
     }
@@ -170,19 +174,24 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
     const double at_loss = (c->pp_delay_scale_loss ? 1 : per_token) * t->loss_scale;
     const double at_end = (c->pp_delay_scale_loss ? per_token : 1) / t->loss_scale;
 
+    train_mark(t, PHASE_CLEAR);
     memset(t->grads, 0, (size_t)t->layout->grad_elements * sizeof *t->grads);
     pf_exactsum_init(&sum);
     PF_TRY(run_schedule(t, (float)at_loss, &sum));
+    train_mark(t, PHASE_REDUCE);
     PF_TRY(fold_tied(t));
     PF_TRY(all_reduce_sum(t->dp, &sum));
     PF_TRY(pf_comm_all_reduce(t->dp, t->grads, (size_t)t->layout->grad_reduced_elements,
                               PF_COMM_F32, PF_COMM_SUM));
+    train_mark(t, PHASE_OTHER);
     if (t->dump) {
         PF_TRY(train_dump_grads(t, at_end));
         PF_TRY(train_dump_end(t));
     }
     r.loss = pf_exactsum_round(&sum) * per_token;
+    train_mark(t, PHASE_NORM);
     PF_TRY(train_grad_norm(t, at_end, &r.grad_norm));
+    train_mark(t, PHASE_OPTIMIZER);
     PF_TRY(finish_step(t, at_end, &r));
     r.seconds = pf_time_monotonic() - started;
     *result_out = r;

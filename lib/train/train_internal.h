@@ -43,6 +43,9 @@ struct metrics {
 /* An open dump of one step, on rank 0. */
 struct dump;
 
+/* What profile_steps and trace_steps measure. */
+struct profile;
+
 struct pf_trainer {
     const struct pf_config *config;
     struct pf_comm *world;
@@ -88,6 +91,7 @@ struct pf_trainer {
     char *stop_path; /* the file of pf-train --stop */
     struct metrics metrics;
     struct dump *dump;
+    struct profile *profile; /* NULL where no step is watched */
 };
 
 /* trainer.c: facts about a run that its plan shares: is there evaluation data, does evaluation have a
@@ -118,7 +122,7 @@ int train_open_kernels(struct pf_trainer *t);
 void train_print_kernels(const struct pf_trainer *t, struct pf_json_out *out);
 int train_measure_peak(struct pf_trainer *t);
 /* What measuring that rate holds for a moment. */
-size_t train_peak_bytes(void);
+size_t train_peak_bytes(const struct pf_trainer *t);
 
 /* step.c: is the data of the next step to be skipped? then let it pass; one training step; and the mean loss of the evaluation data. */
 bool train_skip_due(const struct pf_trainer *t);
@@ -137,6 +141,33 @@ int train_dump_micro(struct pf_trainer *t, int micro, int live);
 int train_dump_grads(struct pf_trainer *t, double scale);
 int train_dump_end(struct pf_trainer *t);
 
+/* profile.c: parts of a step, for a table and a time line. Marks do nothing outside watched steps. */
+enum train_phase {
+    PHASE_OTHER,
+    PHASE_READ,
+    PHASE_CLEAR,
+    PHASE_FORWARD,
+    PHASE_BACKWARD,
+    PHASE_REDUCE,
+    PHASE_NORM,
+    PHASE_OPTIMIZER,
+    PHASE_EVALUATE,
+    PHASE_SAVE,
+    PHASE_SAMPLE,
+    PHASE_COUNT
+};
+int train_profile_new(struct pf_trainer *t);
+void train_profile_free(struct pf_trainer *t);
+/* What it holds, and what measuring the limits holds for a moment at build. */
+size_t train_profile_bytes(const struct pf_trainer *t);
+size_t train_profile_measuring_bytes(const struct pf_trainer *t);
+/* Before the next step; when the training step is done; when all that follows a step is done. */
+void train_profile_begin(struct pf_trainer *t);
+void train_profile_step(struct pf_trainer *t, const struct step_result *result);
+int train_profile_end(struct pf_trainer *t);
+/* The phase before ends now, this one begins. */
+void train_mark(struct pf_trainer *t, enum train_phase phase);
+
 /* metrics.c: metrics.jsonl and the lines on stderr; all do nothing above rank 0. */
 int train_metrics_open(struct pf_trainer *t);
 void train_metrics_close(struct pf_trainer *t);
@@ -144,6 +175,8 @@ int train_metrics_start(struct pf_trainer *t);
 void train_metrics_progress(struct pf_trainer *t);
 /* A step has ended: what the time left is told from. */
 void train_metrics_pace(struct pf_trainer *t);
+/* Arithmetic of a step that took so long, as a part of what all ranks' gemm could have done. */
+double train_mfu(const struct pf_trainer *t, double seconds);
 int train_metrics_step(struct pf_trainer *t, const struct step_result *result);
 int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double seconds);
 int train_metrics_save(struct pf_trainer *t, double seconds, uint64_t bytes);

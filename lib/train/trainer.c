@@ -272,6 +272,7 @@ void pf_trainer_free(struct pf_trainer *t)
     }
     train_metrics_close(t);
     train_dump_end(t);
+    train_profile_free(t);
     pf_reader_free(t->reader);
     pf_reader_free(t->eval_reader);
     pf_free(t->token_loss);
@@ -486,7 +487,8 @@ static int allocate_all(struct pf_trainer *t)
     PF_TRY(make_readers(t));
     PF_TRY(train_state_new(t));
     PF_TRY(make_models(t));
-    return train_measure_peak(t);
+    PF_TRY(train_measure_peak(t));
+    return train_profile_new(t);
 }
 
 int pf_trainer_build(struct pf_trainer *t)

@@ -115,6 +115,8 @@ static const struct flip {
     {"skip_data_intervals", "", "'skip_data_intervals=[]'", "'skip_data_intervals=[[2,2]]'", STEPS},
     {"dump_steps", "", "'dump_steps=[]'", "'dump_steps=[2]'", FILES},
     {"dump", "'dump_steps=[2]'", "dump=logits", "'dump=grads hidden'", FILES},
+    {"profile_steps", "", "'profile_steps=[]'", "'profile_steps=[2]'", FILES},
+    {"trace_steps", "", "'trace_steps=[]'", "'trace_steps=[2]'", FILES},
     {"pipeline_parallel_config", "max_seq_length=15",
      "pipeline_parallel_config=enable_delay_scale_loss",
      "pipeline_parallel_config=disable_delay_scale_loss", WEIGHTS},
