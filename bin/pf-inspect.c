@@ -10,6 +10,7 @@
 #include <pf/version.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { TAKES_TOLERANCE = 1, TAKES_WEIGHTS_ONLY = 2, TAKES_HTML = 4 };
@@ -27,12 +28,12 @@ static const struct command {
     {"diff", command_diff, 2, 2, TAKES_TOLERANCE | TAKES_WEIGHTS_ONLY},
     {"run", command_run, 1, 1, TAKES_HTML},
     {"ops", command_ops, 0, 0, 0},
+    {"env", command_env, 0, 1, 0},
     {"scan", command_scan, 1, 2, TAKES_WEIGHTS_ONLY},
     {"cat", command_cat, 2, 2, 0},
     {"globals", NULL, 0, 0, 0},
     {"plan", NULL, 0, 0, 0},
     {"schedule", NULL, 0, 0, 0},
-    {"env", NULL, 0, 0, 0},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -47,7 +48,9 @@ static const char usage[] =
     "cat PATH TENSOR   its values; of a box with TENSOR:0:4,:,3\n"
     "run DIR           a run summed up, its curves drawn\n"
     "ops               the kernel registry: who serves which op, why\n"
-    "globals plan schedule env: not in this build\n"
+    "env [DIR]         what is slow or missing on this machine and how to mend it;\n"
+    "                  with DIR also how fast it is written\n"
+    "globals plan schedule: not in this build\n"
     "PATH is a checkpoint of pf, the directory of a run, a Hugging Face directory,\n"
     "or a .safetensors file";
 
@@ -89,6 +92,19 @@ static int check_options(const struct options *o, const struct command *command)
     return 0;
 }
 
+static int check_operands(const struct command *command, int n)
+{
+    char range[32];
+
+    if (n >= command->n_least && n <= command->n_most) {
+        return 0;
+    }
+    (void)snprintf(range, sizeof range, command->n_most > command->n_least ? "%d or %d" : "%d",
+                   command->n_least, command->n_most);
+    return pf_fail(PF_EUSAGE, "'%s' takes %s operand%s, not %d" SEE_HELP, command->name, range,
+                   command->n_most == 1 && command->n_least == 1 ? "" : "s", n);
+}
+
 static int run(struct options *o, int argc, char **argv)
 {
     const struct command *command = NULL;
@@ -102,11 +118,7 @@ static int run(struct options *o, int argc, char **argv)
     if (!command->run) {
         return pf_fail(PF_ENOTSUP, "'%s' is not in this build", command->name);
     }
-    if (argc - 2 < command->n_least || argc - 2 > command->n_most) {
-        return pf_fail(PF_EUSAGE, "'%s' takes %d%s operand%s, not %d" SEE_HELP, command->name,
-                       command->n_least, command->n_most > command->n_least ? " or 2" : "",
-                       command->n_most == 1 ? "" : "s", argc - 2);
-    }
+    PF_TRY(check_operands(command, argc - 2));
     PF_TRY(check_options(o, command));
     for (int i = 2; i < argc; i++) {
         operands[i - 2] = argv[i];

@@ -37,6 +37,7 @@ int command_diff(struct options *o, char **operands);
 int command_scan(struct options *o, char **operands);
 int command_cat(struct options *o, char **operands);
 int command_run(struct options *o, char **operands);
+int command_env(struct options *o, char **operands);
 int command_ops(struct options *o, char **operands);
 
 /* Text --------------------------------------------------------------------------------------------

@@ -453,3 +453,30 @@ const char *pf_dnnl_version(void)
     (void)snprintf(text, sizeof text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     return text;
 }
+
+const char *pf_dnnl_isa(void)
+{
+    static char text[32];
+
+    switch ((int)dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_sse41:
+        return "sse41";
+    case dnnl_cpu_isa_avx:
+        return "avx";
+    case dnnl_cpu_isa_avx2:
+        return "avx2";
+    case dnnl_cpu_isa_avx2_vnni:
+        return "avx2_vnni";
+    case dnnl_cpu_isa_avx512_core:
+        return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni:
+        return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16:
+        return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_amx:
+        return "avx512_core_amx";
+    default: /* newer than the versions that share these names */
+        (void)snprintf(text, sizeof text, "0x%x", (unsigned)dnnl_get_effective_cpu_isa());
+        return text;
+    }
+}

@@ -49,6 +49,9 @@ void pf_dnnl_close(void *library);
 /* "oneDNN 2.6.0": of the library that is linked. Static storage. */
 const char *pf_dnnl_version(void);
 
+/* The instruction set in force, in oneDNN's words. After pf_dnnl_open: asking fixes it. */
+const char *pf_dnnl_isa(void);
+
 /* check.c: PF_EINVAL with a message if args do not fit the op; else 0 and the scratch the kernel
  * may use in *scratch_bytes_out and whether there is anything to do in *empty_out. */
 int pf_ops_check(enum pf_op op, enum pf_dtype dtype, const void *args, int n_threads,

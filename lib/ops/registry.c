@@ -318,6 +318,16 @@ const char *pf_ops_library(const struct pf_ops *ops)
 #endif
 }
 
+const char *pf_ops_library_isa(const struct pf_ops *ops)
+{
+#if PF_HAVE_DNNL
+    return ops->dnnl ? pf_dnnl_isa() : "";
+#else
+    (void)ops;
+    return "";
+#endif
+}
+
 size_t pf_ops_scratch_bytes(const struct pf_ops *ops)
 {
     return ops->scratch_bytes;

@@ -58,6 +58,10 @@ const char *pf_ops_best_isa(void);
 /* The version of the math library behind the "dnnl" rows, such as "oneDNN 2.6.0", or "" without. */
 const char *pf_ops_library(const struct pf_ops *ops);
 
+/* The instruction set that the library will use, in its own words ("avx512_core_bf16"): the CPU's, or
+ * what a variable such as DNNL_MAX_CPU_ISA leaves of it. "" without a library. */
+const char *pf_ops_library_isa(const struct pf_ops *ops);
+
 /* The registry --------------------------------------------------------------------------------- */
 
 /* The name of an op as it stands in files ("rmsnorm_fwd"), and back: PF_EINVAL for an unknown one.

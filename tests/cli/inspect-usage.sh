@@ -24,7 +24,7 @@ refuses()
 "$inspect" --help >out 2>err
 is $? 0 "--help: exit 0"
 ok "$([ -s err ]; echo $((1 - $?)))" "--help: nothing on stderr"
-for word in 'usage: pf-inspect' 'show PATH' 'ls PATH' 'verify PATH' 'hash PATH' 'diff A B' 'ops ' 'scan PATH' 'cat PATH' 'run DIR' --html \
+for word in 'usage: pf-inspect' 'show PATH' 'ls PATH' 'verify PATH' 'hash PATH' 'diff A B' 'ops ' 'scan PATH' 'cat PATH' 'run DIR' 'env [DIR' --html \
     'not in this build' --rtol --atol --ulp --nan --weights-only --json --no-progress --version; do
     grep -qF -- "$word" out
     ok $? "--help tells of $word"
@@ -48,6 +48,7 @@ refuses 2 "'show' takes 1 operand" show "$model" "$model"
 refuses 2 "'ls' takes 1 or 2 operands, not 3" ls "$model" a b
 refuses 2 "'diff' takes 2 operands, not 1" diff "$model"
 refuses 2 "'ops' takes 0 operands" ops gemm
+refuses 2 "'env' takes 0 or 1 operands, not 2" env a b
 refuses 2 "unknown option '--jsno'; did you mean '--json'?" show "$model" --jsno
 refuses 2 "option '--ulp'" diff --ulp many "$model" "$model"
 refuses 2 "option '--rtol'" diff --rtol nan "$model" "$model"
@@ -57,10 +58,11 @@ refuses 2 "not bits, equal or differ" diff --nan maybe "$model" "$model"
 refuses 2 "'ls' takes no tolerance" ls --ulp 1 "$model"
 refuses 2 "'show' takes no '--weights-only'" show --weights-only "$model"
 refuses 1 "no tensor of" ls "$model" '*.layers.99.*'
+refuses 4 "cannot create 'nowhere/.pf-inspect-" env nowhere
 refuses 4 "cannot open 'nowhere'" show nowhere
 refuses 4 "cannot open 'nowhere'" verify nowhere
 refuses 4 "cannot open 'nowhere'" diff "$model" nowhere
-for command in globals plan schedule env; do
+for command in globals plan schedule; do
     refuses 7 "'$command' is not in this build" "$command" "$model"
 done
 
