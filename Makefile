@@ -46,17 +46,21 @@ REF_SRC := $(sort $(wildcard kernels/ref/*.c))
 # A file of kernels/cpu is compiled once for each instruction set and element type; PF_ISA and
 # PF_ELEM name them in the symbols.
 CPU_SRC := $(sort $(wildcard kernels/cpu/*.c))
-ISAS := generic avx2 avx512
-ELEMS := f32 bf16 f16
+ISAS := generic avx2 avx512 avx512bf16
+ELEMS_generic := f32 bf16 f16
+ELEMS_avx2 := f32 bf16 f16
+ELEMS_avx512 := f32 bf16 f16
+ELEMS_avx512bf16 := bf16
 ISA_FLAGS_generic :=
 ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512) -mavx512bf16
 BINS := $(patsubst bin/%.c,%,$(sort $(wildcard bin/pf-*.c)))
 # A large program keeps its parts in a folder: bin/pf-NAME.c and bin/NAME/*.c.
 parts_of = $(patsubst bin/%.c,$(B)/bin/%.o,$(sort $(wildcard bin/$(1:pf-%=%)/*.c)))
 
 LIB_OBJ := $(LIB_SRC:%.c=$(B)/%.o) $(REF_SRC:%.c=$(B)/%.o) \
-           $(foreach i,$(ISAS),$(foreach e,$(ELEMS),\
+           $(foreach i,$(ISAS),$(foreach e,$(ELEMS_$(i)),\
              $(CPU_SRC:kernels/cpu/%.c=$(B)/kernels/cpu/$(i)/$(e)/%.o)))
 BIN_OBJ := $(foreach b,$(BINS),$(B)/bin/$(b).o $(call parts_of,$(b)))
 LIBPF := $(B)/libpf.a
@@ -93,7 +97,7 @@ $(B)/kernels/cpu/$(1)/$(2)/%.o: kernels/cpu/%.c $(B)/flags
 	$$(compile) $$(CC) -Ilib $$(PF_CFLAGS) -O3 -fno-math-errno -fno-trapping-math $$(ISA_FLAGS_$(1)) \
 	  -DPF_ISA=$(1) -DPF_ELEM=$(2) -DPF_ELEM_$(2) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach i,$(ISAS),$(foreach e,$(ELEMS),$(eval $(call isa_rule,$(i),$(e)))))
+$(foreach i,$(ISAS),$(foreach e,$(ELEMS_$(i)),$(eval $(call isa_rule,$(i),$(e)))))
 
 $(LIBPF): $(LIB_OBJ)
 	$(if $(Q),@echo '  AR    $@')

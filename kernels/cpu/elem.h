@@ -3,8 +3,8 @@
  * elem.h - the elements of `void *` arrays: fp32, bf16 or fp16, one of them a compilation.
  *
  * Kernels compute in fp32 vectors whatever the elements are: e_load_n widens, e_store_n rounds, to
- * nearest and ties to even, once. Both give what pf/dtype.h's conversions give, NaN included, so
- * that a kernel's bits do not depend on the instruction that converts.
+ * nearest and ties to even, once. Both give what pf/dtype.h's conversions give, NaN included; but
+ * AVX512-BF16's instruction takes numbers below 2^-126 for 0.
  */
 #ifndef PF_CPU_ELEM_H
 #define PF_CPU_ELEM_H
@@ -88,6 +88,20 @@ V_INLINE vf half_widen(vh x)
     return (vf)(__builtin_convertvector(x, vu) << 16);
 }
 
+#if defined(__AVX512BF16__)
+
+V_INLINE vh half_narrow(vf x)
+{
+    return (vh)_mm512_cvtneps_pbh(x);
+}
+
+V_INLINE vf e_round(vf x)
+{
+    return half_widen(half_narrow(x));
+}
+
+#else
+
 /* The rounded bits, in the upper half; a NaN stays one by its quiet bit. */
 V_INLINE vu bf16_bits(vf x)
 {
@@ -116,6 +130,8 @@ V_INLINE vf e_round(vf x)
 {
     return (vf)(bf16_bits(x) & 0xffff0000u);
 }
+
+#endif
 
 #elif defined(PF_ELEM_f16)
 

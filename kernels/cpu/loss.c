@@ -60,8 +60,11 @@ V_INLINE float row_exp(elem *x, int64_t width, float max, bool keep, const elem 
             __builtin_prefetch(next + i + line, 0, 2);
         }
     }
-    for (int u = 0; i < width; u++, i += VL) {
-        sum[u] += exp_at(x + i, max, keep, width - i < VL ? width - i : VL);
+#pragma GCC unroll 4
+    for (int u = 0; u < WAYS; u++, i += VL) { /* no index may depend on the length: norm.c */
+        if (i < width) {
+            sum[u] += exp_at(x + i, max, keep, width - i < VL ? width - i : VL);
+        }
     }
     return v_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }

@@ -17,7 +17,8 @@ V_INLINE float sums_total(const struct sums *x)
     return v_sum((x->s[0] + x->s[1]) + (x->s[2] + x->s[3]));
 }
 
-/* Add `term`, a function of i and n, over a row of the given width. */
+/* Add `term`, a function of i, n and u, over a row of the given width. No index depends on the row's
+ * length, or the sums would not stay in registers. */
 #define ROW_SUM(width, sums, term)                                                                 \
     do {                                                                                           \
         int64_t i = 0;                                                                             \
@@ -28,9 +29,12 @@ V_INLINE float sums_total(const struct sums *x)
                 (sums).s[u] = (term) + (sums).s[u];                                                \
             }                                                                                      \
         }                                                                                          \
-        for (int u = 0; i < (width); u++, i += VL) {                                               \
-            const int64_t n = (width)-i < VL ? (width)-i : VL;                                     \
-            (sums).s[u] = (term) + (sums).s[u];                                                    \
+        _Pragma("GCC unroll 4") for (int u = 0; u < 4; u++, i += VL)                               \
+        {                                                                                          \
+            if (i < (width)) {                                                                     \
+                const int64_t n = (width)-i < VL ? (width)-i : VL;                                 \
+                (sums).s[u] = (term) + (sums).s[u];                                                \
+            }                                                                                      \
         }                                                                                          \
     } while (0)
 
@@ -194,7 +198,7 @@ V_INLINE vf layernorm_hat(const elem *x, float mean, float rstd, int64_t n)
     return (e_load_n(x, n) - mean) * rstd;
 }
 
-/* dw += dy * hat, db += dy along a row, *gh += dy * w * hat; returns dy * w. */
+/* dw += dy * hat, db += dy along a row, gh += dy * w * hat; returns dy * w. */
 V_INLINE vf layernorm_bwd_term(const elem *x, const elem *w, const elem *dy, float mean, float rstd,
                                float *dw, float *db, vf *gh, int64_t n)
 {
@@ -219,8 +223,9 @@ V_INLINE void layernorm_dx(const elem *x, const elem *w, const elem *dy, float m
     e_store_n(dx, accumulate ? e_load_n(dx, n) + g : g, n);
 }
 
-static void layernorm_bwd_row(const struct pf_layernorm_bwd_args *a, int64_t r, float *dw,
-                              float *db)
+/* dw and db are NULL or not by a constant after inlining. */
+V_INLINE void layernorm_bwd_row(const struct pf_layernorm_bwd_args *a, int64_t r, float *dw,
+                                float *db)
 {
     const elem *w = a->weight, *x = (const elem *)a->x + r * a->ldx;
     const elem *dy = (const elem *)a->dy + r * a->lddy;
@@ -250,7 +255,11 @@ static void layernorm_bwd_part(const struct pf_kctx *ctx, const void *args, int 
 
     memset(dw, 0, 2 * (size_t)a->width * sizeof *dw);
     for (int64_t r = lo; r < hi; r++) {
-        layernorm_bwd_row(a, r, a->dweight ? dw : NULL, a->dbias ? db : NULL);
+        if (a->dweight && a->dbias) {
+            layernorm_bwd_row(a, r, dw, db);
+        } else {
+            layernorm_bwd_row(a, r, a->dweight ? dw : NULL, a->dbias ? db : NULL);
+        }
     }
 }
 

@@ -7,7 +7,9 @@
 #define PF_ISA_TEXT2(isa) #isa
 #define PF_ISA_TEXT(isa) PF_ISA_TEXT2(isa)
 
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+#define PREFERENCE 35
+#elif defined(__AVX512F__)
 #define PREFERENCE 30
 #elif defined(__AVX2__)
 #define PREFERENCE 20

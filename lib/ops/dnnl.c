@@ -380,18 +380,19 @@ const struct pf_kernel_row pf_kernels_dnnl[] = {
 };
 const size_t pf_kernels_dnnl_n = sizeof pf_kernels_dnnl / sizeof pf_kernels_dnnl[0];
 
-/* Bind oneDNN in this process to isa; false if it is bound to another. Above avx512 is not held
- * back: the fp32 kernels are the same, and bf16 ones gain its instructions. */
+/* Bind oneDNN in this process to isa; false if it is bound to another. The highest is no bound: what
+ * lies above it only makes bf16 faster. */
 static bool bind_isa(const char *isa)
 {
     static char bound[16];
+    const dnnl_cpu_isa_t most = strcmp(isa, "avx512") == 0 ? dnnl_cpu_isa_avx512_core
+                                : strcmp(isa, "avx2") == 0 ? dnnl_cpu_isa_avx2
+                                                           : dnnl_cpu_isa_sse41;
 
     if (bound[0]) {
         return strcmp(bound, isa) == 0;
     }
-    if (strcmp(isa, "avx512") != 0 &&
-        dnnl_set_max_cpu_isa(strcmp(isa, "avx2") == 0 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41) !=
-            dnnl_success) {
+    if (strcmp(isa, "avx512bf16") != 0 && dnnl_set_max_cpu_isa(most) != dnnl_success) {
         return false;
     }
     (void)snprintf(bound, sizeof bound, "%s", isa);

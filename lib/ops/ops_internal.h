@@ -3,17 +3,19 @@
  * ops_internal.h - what lib/ops expects of the kernel tables.
  *
  * A table is an array of struct pf_kernel_row and its length. Order inside a table does not matter:
- * the registry sorts by preference. Preferences: ref 0, generic 10, avx2 20, avx512 30, dnnl 50. A
+ * the registry sorts by preference. Preferences: ref 0, generic 10, avx2 20, avx512 30, avx512bf16
+ * 35, dnnl 50. A
  * library row that is slower than pf's own for some dtype takes a lower number.
  *
  * kernels/cpu is compiled once for each instruction set and element type, with PF_ISA defined as
- * generic, avx2 or avx512 and PF_ELEM as f32, bf16 or f16 (bare words). kernels/cpu/table.c defines
+ * generic, avx2, avx512 or avx512bf16 (that one for bf16 alone) and PF_ELEM as f32, bf16 or f16. kernels/cpu/table.c defines
  * pf_kernels_cpu_<PF_ISA>_<PF_ELEM>[] and its length, the same with _n; its rows carry the
  * instruction set as their variant. Every function that another file of kernels/cpu calls has both
  * in its name (PF_CPU in kernels/cpu/cpu.h).
  *
  * The registry runs a row only where the CPU can: "ref", "generic" always; "avx2" with AVX2, FMA
- * and F16C; "avx512" with F, BW, VL and DQ; "dnnl" where pf_dnnl_open succeeded, whose handle is
+ * and F16C; "avx512" with F, BW, VL and DQ; "avx512bf16" with that
+ * too; "dnnl" where pf_dnnl_open succeeded, whose handle is
  * then ctx->library of that row's calls (NULL for other rows).
  */
 #ifndef PF_OPS_INTERNAL_H
@@ -37,13 +39,14 @@ extern const size_t pf_kernels_ref_n;
 PF_CPU_TABLES(generic);
 PF_CPU_TABLES(avx2);
 PF_CPU_TABLES(avx512);
+PF_CPU_TABLE(avx512bf16, bf16);
 
 /* lib/ops/dnnl.c, in the build only where PF_HAVE_DNNL is 1. */
 extern const struct pf_kernel_row pf_kernels_dnnl[];
 extern const size_t pf_kernels_dnnl_n;
 
 /* Make the library's state for n_threads, with no instruction set above isa ("generic", "avx2",
- * "avx512"). Errors: PF_ENOMEM, PF_EDEVICE. */
+ * "avx512", "avx512bf16"). Errors: PF_ENOMEM, PF_EDEVICE. */
 int pf_dnnl_open(int n_threads, const char *isa, void **library_out);
 void pf_dnnl_close(void *library);
 /* "oneDNN 2.6.0": of the library that is linked. Static storage. */

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum isa { ISA_GENERIC, ISA_AVX2, ISA_AVX512, N_ISAS };
-static const char *const isa_names[N_ISAS] = {"generic", "avx2", "avx512"};
+enum isa { ISA_GENERIC, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, N_ISAS };
+static const char *const isa_names[N_ISAS] = {"generic", "avx2", "avx512", "avx512bf16"};
 
 /* A kernel as it stands on this machine. */
 struct entry {
@@ -91,7 +91,8 @@ static enum isa best_isa(void)
                       __builtin_cpu_supports("f16c");
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    return avx2 ? (avx512 ? ISA_AVX512 : ISA_AVX2) : ISA_GENERIC;
+    const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+    return !avx2 ? ISA_GENERIC : !avx512 ? ISA_AVX2 : !bf16 ? ISA_AVX512 : ISA_AVX512BF16;
 #else
     return ISA_GENERIC;
 #endif
@@ -119,7 +120,8 @@ static int choose_isa(const char *name, enum isa *isa_out)
             return 0;
         }
     }
-    return pf_fail(PF_EUSAGE, "unknown instruction set '%s': generic, avx2 or avx512", name);
+    return pf_fail(PF_EUSAGE, "unknown instruction set '%s': generic, avx2, avx512 or avx512bf16",
+                   name);
 }
 
 /* Opening -------------------------------------------------------------------------------------- */
@@ -131,7 +133,7 @@ struct kernel_table {
     bool is_ref, is_library;
 };
 
-enum { MAX_TABLES = 11 };
+enum { MAX_TABLES = 12 };
 
 static size_t list_tables(struct kernel_table tables[MAX_TABLES])
 {
@@ -148,6 +150,7 @@ static size_t list_tables(struct kernel_table tables[MAX_TABLES])
     CPU_TABLES(generic, ISA_GENERIC);
     CPU_TABLES(avx2, ISA_AVX2);
     CPU_TABLES(avx512, ISA_AVX512);
+    CPU_TABLE(avx512bf16, bf16, ISA_AVX512BF16);
 #undef CPU_TABLES
 #undef CPU_TABLE
 #if PF_HAVE_DNNL
@@ -160,7 +163,8 @@ static size_t list_tables(struct kernel_table tables[MAX_TABLES])
 /* Why no row of this table serves, or NULL. */
 static const char *why_not(const struct pf_ops *ops, const struct kernel_table *table)
 {
-    static const char *const lacks[N_ISAS] = {"", "CPU lacks avx2", "CPU lacks avx512"};
+    static const char *const lacks[N_ISAS] = {"", "CPU lacks avx2", "CPU lacks avx512",
+                                              "CPU lacks avx512bf16"};
 
     if (table->isa > best_isa()) {
         return lacks[table->isa];

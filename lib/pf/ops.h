@@ -32,7 +32,8 @@ struct pf_ops;
 
 struct pf_ops_options {
     int n_threads; /* 0: as many as the process may use CPUs */
-    /* "generic", "avx2" or "avx512": nothing above it serves. NULL: the best of this CPU. */
+    /* "generic", "avx2", "avx512" or "avx512bf16" (AVX-512 with its bf16 instructions): nothing above
+     * it serves. NULL: the best of this CPU. */
     const char *isa;
     bool ref_only; /* only the reference serves; so does the environment PF_KERNELS=ref */
 };
@@ -52,7 +53,7 @@ void pf_ops_free(struct pf_ops *ops);
 int pf_ops_threads(const struct pf_ops *ops);
 const char *pf_ops_isa(const struct pf_ops *ops);
 
-/* The best instruction set of this CPU: "generic", "avx2" or "avx512". */
+/* The best instruction set of this CPU: "generic", "avx2", "avx512" or "avx512bf16". */
 const char *pf_ops_best_isa(void);
 
 /* The version of the math library behind the "dnnl" rows, such as "oneDNN 2.6.0", or "" without. */

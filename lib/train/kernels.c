@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isas[] = {"generic", "avx2", "avx512"};
+static const char *const isas[] = {"generic", "avx2", "avx512", "avx512bf16"};
 
 static int lowest_isa(struct pf_comm *comm, const char **isa_out)
 {
