@@ -19,7 +19,8 @@ V_INLINE struct act act_gelu_tanh(vf x)
     const float k = 0.7978845608028654f, c = 0.044715f; /* sqrt(2/pi) */
     /* (1 + tanh u) / 2 is the logistic function of 2u */
     const vf z = x * x, u2 = 2.0f * k * x * v_fma(v_set(c), z, v_set(1.0f));
-    const vf s = 1.0f / (v_exp(-u2) + 1.0f), du2 = 2.0f * k * v_fma(v_set(3.0f * c), z, v_set(1.0f));
+    const vf s = 1.0f / (v_exp(-u2) + 1.0f),
+             du2 = 2.0f * k * v_fma(v_set(3.0f * c), z, v_set(1.0f));
 
     return (struct act){x * s, v_fma(x * s * (1.0f - s), du2, s)};
 }

@@ -85,7 +85,14 @@ V_INLINE void vh_store_n(uint16_t *p, vh x, int64_t n)
 
 V_INLINE vf half_widen(vh x)
 {
+    /* GCC 12 does not find these instructions itself. */
+#if defined(__AVX512F__)
+    return (vf)((vu)_mm512_cvtepu16_epi32((__m256i)x) << 16);
+#elif defined(__AVX2__)
+    return (vf)((vu)_mm256_cvtepu16_epi32((__m128i)x) << 16);
+#else
     return (vf)(__builtin_convertvector(x, vu) << 16);
+#endif
 }
 
 #if defined(__AVX512BF16__)
