@@ -127,8 +127,8 @@ int ckpt_open_named(const char *output_dir, const char *name, struct pf_ckpt **c
 }
 
 /* The highest step that is complete and, if after is not NULL, was saved when `latest` named the
- * checkpoint of that digest. A run that went back saves lower steps than the one that `latest` names,
- * so all are looked at. */
+ * checkpoint of that digest. A run that went back saves lower steps than the one that `latest`
+ * names, so all are looked at. */
 static int find_highest(const char *output_dir, const struct pf_str_list *names, const char *after,
                         const char **name_out)
 {

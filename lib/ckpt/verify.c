@@ -176,7 +176,7 @@ static int compare_part(const struct pf_ckpt *ckpt, const struct pair *p, int64_
     return 0;
 }
 
-/* A restored run computes with the weight and trains the master: the one must be the other rounded. */
+/* A restored run computes with the weight and trains the master: one must be the other rounded. */
 static int verify_master(const struct pf_ckpt *ckpt, struct verification *v, const struct pair *p)
 {
     const struct pf_box whole = pf_ckpt_whole(p->weight);

@@ -638,8 +638,8 @@ static int append_others(const struct saver *s, const struct pf_str_list *names,
     return 0;
 }
 
-/* The complete checkpoints but the one just written, oldest first. Those of later steps are of a past
- * that the run has left by going back: they were written before the earlier ones that follow. */
+/* The complete checkpoints but the one just written, oldest first. Those of later steps are of a
+ * past that the run has left by going back: they were written before the earlier ones. */
 static int list_others(const struct saver *s, struct pf_str_list *others)
 {
     struct pf_str_list names = {0};

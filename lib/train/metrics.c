@@ -31,8 +31,8 @@ struct kept {
     int64_t n_bad;       /* lines before it that are none */
 };
 
-/* A resume drops the lines of steps that will run again: all from the first such line on. A last line
- * without its end, from a killed run, goes too, and what a crash of the system left of a line. */
+/* A resume drops the lines of steps that will run again: all from the first such line on. A last
+ * line without its end, from a killed run, goes too, and what a crash of the system left. */
 static int collect(const char *text, size_t len, int64_t last, struct kept *kept)
 {
     int64_t n_bad = 0;

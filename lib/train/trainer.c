@@ -49,8 +49,8 @@ static int resume_named(struct pf_trainer *t, bool output_is_used)
                : refuse_used(t, "set resume_from_checkpoint to one of them or to auto");
 }
 
-/* Find what is to be resumed: nothing, a path, or the newest whole checkpoint of output_dir. Without
- * the key an output_dir that already holds checkpoints is refused. */
+/* Find what is to be resumed: nothing, a path, or the newest whole checkpoint of output_dir.
+ * Without the key an output_dir that already holds checkpoints is refused. */
 static int find_resume(struct pf_trainer *t)
 {
     const char *const wanted = t->config->resume_from_checkpoint;

@@ -4,12 +4,13 @@
  *
  *   FAULT_PATHS=LIST  count calls on absolute paths that contain one of these texts, separated by
  *                     colons; a text that ends in $ must be the path's end. Of two paths the first
- *                     counts. Counted are open write pwrite fsync rename exchange mkdir, and close of what was
- *                     open for writing
- *   FAULT_AT=N        the N-th counted call fails, from 1; "some": every other one, from the first on
- *   FAULT_HOW=WORD    ENOSPC, EIO, EINTR: the call does nothing and gives this errno; EINVAL: the same
- *                     of an exchange of two names, as on a filesystem that has none; short: a write
- *                     writes half. For the last three only calls count that such a thing happens to
+ *                     counts. Counted are open write pwrite fsync rename exchange mkdir, and close
+ *                     of what was open for writing
+ *   FAULT_AT=N        the N-th counted call fails, from 1; "some": every other one, from the first
+ *   FAULT_HOW=WORD    ENOSPC, EIO, EINTR: the call does nothing and gives this errno; EINVAL: the
+ *                     same of an exchange of two names, as on a filesystem that has none; short: a
+ *                     write writes half. For the last three only calls count that such a thing
+ *                     happens to
  *   FAULT_RANK=R      only in this rank under mpirun
  *   FAULT_LOG=FILE    append "CALL PATH" of each call that failed; without FAULT_AT of each counted
  */

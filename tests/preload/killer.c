@@ -2,11 +2,11 @@
 /*
  * killer.so - a library for LD_PRELOAD that ends a process with SIGKILL at a chosen system call.
  *
- *   KILL_PATH=TEXT    count calls on paths that contain TEXT (of rename: the old name; an exchange of
- *                     two names counts as a rename)
+ *   KILL_PATH=TEXT    count calls on paths that contain TEXT (of rename: the old name; an exchange
+ *                     of two names counts as a rename)
  *   KILL_AT=N         die just before the N-th counted call (from 1)
- *   KILL_CALLS=LIST   which calls count: words of write pwrite fsync rename (default: all four), and
- *                     unlink: the removal of a file or directory in a directory on such a path
+ *   KILL_CALLS=LIST   which calls count: words of write pwrite fsync rename (default: all four),
+ *                     and unlink: the removal of something in a directory on such a path
  *   KILL_LOG=FILE     append "CALL PATH" of the call that was not made
  *   KILL_COUNT=FILE   instead of dying: at exit write how many calls were counted
  */

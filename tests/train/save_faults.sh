@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every system call of a save fails once: the run ends with status 4 and one line that names the file and
-# the reason; what was saved before is untouched, nothing is left under a final name, and the next run
-# resumes. One rank: each call, with no space and with an I/O error by turns; two ranks: every sixth call of
-# each. Then writes that are cut short, and calls that a signal interrupts: the save must not notice.
+# Every system call of a save fails once: the run ends with status 4 and one line that names the
+# file and the reason; what was saved before is untouched, nothing is left under a final name, and
+# the next run resumes. One rank: each call, with no space and with an I/O error by turns; two ranks:
+# every sixth call of each. Then writes that are cut short, and calls that a signal interrupts: the
+# save must not notice.
 #   SAVE_FAULTS=all for every call, both errors, each rank.
 set -u
 . "$PF_ROOT/tests/tap.sh"
@@ -63,7 +64,8 @@ wrong()
         ;;
     *) echo "latest is $latest, there is $names" ;;
     esac
-    [ "$(find out -name '.staging*' -o -name '.removing*' -o -name 'latest.tmp*' | wc -l)" = 0 ] || echo "leftovers: $(ls -A out)"
+    find out -name '.staging*' -o -name '.removing*' -o -name 'latest.tmp*' >left
+    [ ! -s left ] || echo "leftovers: $(cat left)"
     "$PF_BIN/pf-inspect" verify -q out >/dev/null 2>&1 || echo "verify finds faults"
     (ranks=1 && go_on) >again 2>&1 || echo "not resumed: $(head -n 1 again)"
     cmp -s clean/checkpoint-000002/optim-00000.safetensors out/checkpoint-000002/optim-00000.safetensors ||
@@ -86,7 +88,8 @@ each() # STRIDE RANK HOW...: fails each STRIDE-th call of the rank, in one of th
         [ "$(sed -n "${n}s,/.*/, ,p" log)" != "mkdir  out" ] || continue
         fresh
         rm -f hit
-        FAULT_AT=$n FAULT_HOW=$1 FAULT_RANK=$rank FAULT_LOG=$PWD/hit LD_PRELOAD=$faults go_on >stdout 2>err
+        FAULT_AT=$n FAULT_HOW=$1 FAULT_RANK=$rank FAULT_LOG=$PWD/hit LD_PRELOAD=$faults go_on \
+            >stdout 2>err
         status=$?
         call=$(cat hit)
         wrong "$call" $status >what
@@ -117,7 +120,8 @@ for ((n = 1; n <= total; n++)); do
     status=$?
     [ "$status $(cat out/latest)" = "4 checkpoint-000002" ] && diff -r base/hf out/hf >/dev/null &&
         grep -qE "^pf-train: cannot .*'out/.*hf.*': No space left on device\$" err && [ "$(wc -l <err)" = 1 ] &&
-        go_on 2>err && diff -r clean/hf out/hf >/dev/null && [ -z "$(ls -d out/.new* out/.staging* 2>/dev/null)" ] || {
+        go_on 2>err && diff -r clean/hf out/hf >/dev/null &&
+        [ -z "$(ls -d out/.new* out/.staging* 2>/dev/null)" ] || {
         bad=$((bad + 1))
         echo "# call $n ($(sed -n "${n}p" log)): status $status: $(head -n 2 err); $(ls -A out | tr '\n' ' ')"
     }
