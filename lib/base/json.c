@@ -134,30 +134,6 @@ static void skip_blanks(struct scanner *s)
     }
 }
 
-/* Length of the UTF-8 character at p with n bytes left; 0 if it is none (overlong forms, surrogates
- * and what is above U+10FFFF are none). */
-static size_t utf8_length(const unsigned char *p, size_t n)
-{
-    const unsigned char c = p[0];
-    const size_t len = c < 0x80                ? 1
-                       : c >= 0xc2 && c < 0xe0 ? 2
-                       : c >= 0xe0 && c < 0xf0 ? 3
-                       : c >= 0xf0 && c < 0xf5 ? 4
-                                               : 0;
-
-    if (len == 0 || len > n) {
-        return 0;
-    }
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    const bool is_overlong = (c == 0xe0 && p[1] < 0xa0) || (c == 0xf0 && p[1] < 0x90);
-    const bool is_outside = (c == 0xed && p[1] >= 0xa0) || (c == 0xf4 && p[1] >= 0x90);
-    return is_overlong || is_outside ? 0 : len;
-}
-
 /* Four hexadecimal digits at an offset, or -1. */
 static int hex4(const struct doc *doc, size_t at)
 {
@@ -227,7 +203,7 @@ static int scan_string(struct scanner *s)
             continue;
         }
         const size_t n =
-            utf8_length((const unsigned char *)s->doc->text + s->at, s->doc->len - s->at);
+            pf_utf8_length((const unsigned char *)s->doc->text + s->at, s->doc->len - s->at);
         if (n == 0) {
             return bad_at(s->doc, s->at, "invalid UTF-8");
         }
@@ -1099,7 +1075,7 @@ static void append_quoted(struct pf_str *to, const char *text)
 
     pf_str_append_char(to, '"');
     while (left > 0) {
-        const size_t n = utf8_length(p, left);
+        const size_t n = pf_utf8_length(p, left);
         if (n == 0) {
             pf_str_append(to, "\xef\xbf\xbd"); /* U+FFFD, the replacement character */
         } else if (*p < 0x20 || *p == 0x7f) {

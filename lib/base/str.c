@@ -507,3 +507,25 @@ const char *pf_nearest(const char *name, const char *const *candidates, size_t n
     }
     return nearest;
 }
+
+size_t pf_utf8_length(const unsigned char *p, size_t n)
+{
+    const unsigned char c = p[0];
+    const size_t len = c < 0x80                ? 1
+                       : c >= 0xc2 && c < 0xe0 ? 2
+                       : c >= 0xe0 && c < 0xf0 ? 3
+                       : c >= 0xf0 && c < 0xf5 ? 4
+                                               : 0;
+
+    if (len == 0 || len > n) {
+        return 0;
+    }
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    const bool is_overlong = (c == 0xe0 && p[1] < 0xa0) || (c == 0xf0 && p[1] < 0x90);
+    const bool is_outside = (c == 0xed && p[1] >= 0xa0) || (c == 0xf4 && p[1] >= 0x90);
+    return is_overlong || is_outside ? 0 : len;
+}

@@ -253,6 +253,15 @@ int pf_model_logits(struct pf_model *model, int live, float *logits)
     return 0;
 }
 
+int pf_model_token_logits(struct pf_model *model, int live, int64_t token, float *logits)
+{
+    void *const chunk = model->work.logits;
+
+    PF_TRY(model_logits_chunk(model, model->live[live].final_h, token, 1, chunk));
+    return pf_dtype_convert(model->dtype, chunk, PF_DTYPE_F32, logits,
+                            (size_t)model->spec->vocab_size);
+}
+
 int pf_model_hidden(const struct pf_model *model, int live, int64_t i, float *hidden)
 {
     const struct live_saved *const saved = &model->live[live];

@@ -99,7 +99,10 @@ struct pf_config {
     bool ignore_data_skip;
     int64_t *dump_steps;
     int64_t n_dump_steps;
-    unsigned dump; /* bits PF_DUMP_* */
+    unsigned dump;                       /* bits PF_DUMP_* */
+    int64_t sample_steps, sample_tokens; /* -1: at the end alone */
+    char *sample_prompt;                 /* NULL: a newline */
+    double sample_temperature;           /* 0: the most likely token */
     int64_t *profile_steps;
     int64_t n_profile_steps;
     int64_t *trace_steps;

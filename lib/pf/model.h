@@ -116,6 +116,9 @@ int pf_model_backward(struct pf_model *model, int live, const struct pf_model_ba
 /* Logits [T,V] of the forward in a live slot as floats, for dumps. Overwrites logits. */
 int pf_model_logits(struct pf_model *model, int live, float *logits);
 
+/* Logits [V] of one token, 0 <= token < T, of that forward: what follows it. Overwrites logits. */
+int pf_model_token_logits(struct pf_model *model, int live, int64_t token, float *logits);
+
 /*
  * Hidden state [T,H] of the forward in a live slot as floats, for dumps: i = 0 is the input of the
  * first layer, i <= n_layers the output of layer i-1, n_layers + 1 the normed output of the last.

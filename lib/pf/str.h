@@ -67,6 +67,10 @@ int pf_str_split(const char *text, char separator, bool trim, struct pf_str_list
 int pf_str_list_append(struct pf_str_list *list, const char *item);
 void pf_str_list_release(struct pf_str_list *list);
 
+/* Bytes of the UTF-8 character at p, of which n can be read; 0 if it is none (overlong forms,
+ * surrogates, beyond U+10FFFF). Source: RFC 3629. */
+size_t pf_utf8_length(const unsigned char *p, size_t n);
+
 bool pf_str_starts_with(const char *text, const char *prefix);
 bool pf_str_ends_with(const char *text, const char *suffix);
 

@@ -885,6 +885,20 @@ static int check_packing(const struct reading *r)
     return 0;
 }
 
+/* Text must be made of tokens. */
+static int check_sample(const struct reading *r)
+{
+    const struct pf_config *const c = r->config;
+    const char *const key = c->sample_steps > 0 ? "sample_steps" : "sample_prompt";
+
+    if (c->sample_steps <= 0 && !c->sample_prompt) {
+        return 0;
+    }
+    return c->tokenizer && strcmp(c->tokenizer, "bytes") == 0
+               ? 0
+               : pf_json_fail(where_of(r, key), "needs tokenizer \"bytes\" to make text of tokens");
+}
+
 static int check_contradictions(const struct reading *r, const char *path)
 {
     const struct pf_config *const c = r->config;
@@ -892,6 +906,7 @@ static int check_contradictions(const struct reading *r, const char *path)
     PF_TRY(check_model(r, path));
     PF_TRY(check_rates(r));
     PF_TRY(check_packing(r));
+    PF_TRY(check_sample(r));
     if (c->max_steps == 0) {
         return pf_json_fail(where_of(r, "max_steps"), "must be -1 or at least 1");
     }

@@ -535,11 +535,19 @@ const struct pf_key pf_keys[] = {
      .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(trace_steps),
      .help = "steps of which each rank writes a time line, trace-STEP.rankN.json, which Perfetto "
              "opens"},
-    {"sample_steps", PF_KEY_I64, PF_KEY_REFUSED, "-1", .same_as_default = "[0]", .unit = "steps",
-     .help = "print what the model writes every so many steps", .field = NOWHERE,
-     .why = "this build does not generate text"},
-    {"sample_prompt", PF_KEY_STRING, PF_KEY_REFUSED, "null", .help = "what it is to continue",
-     .field = NOWHERE, .why = "this build does not generate text"},
+    {"sample_steps", PF_KEY_I64, PF_KEY_EFFECTIVE, "-1", .unit = "steps", .min = -1,
+     .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(sample_steps),
+     .help =
+         "print what the model writes every so many steps and at the end; -1 or 0: at the end if "
+         "sample_prompt is given, else never. The tokenizer must be bytes"},
+    {"sample_prompt", PF_KEY_STRING, PF_KEY_EFFECTIVE, "null", .may_change_on_resume = true,
+     .field = AT(sample_prompt), .help = "what it is to continue; null: a newline"},
+    {"sample_tokens", PF_KEY_I64, PF_KEY_EFFECTIVE, "120", .unit = "tokens", .min = 1,
+     .max = 1 << 20, .may_change_on_resume = true, .field = AT(sample_tokens),
+     .help = "how much it writes at most; each token takes one forward of the whole text"},
+    {"sample_temperature", PF_KEY_F64, PF_KEY_EFFECTIVE, "0.8", .min = 0, .max = 1e3,
+     .may_change_on_resume = true, .field = AT(sample_temperature),
+     .help = "logits are divided by it before a token is drawn; 0: always the most likely token"},
     /* old option strings */
     {"pipeline_parallel_config", PF_KEY_STRING_LIST, PF_KEY_EFFECTIVE, "null", .field = NOWHERE,
      .help = "words enable_KEY and disable_KEY, each a switch of this page; their status is the "

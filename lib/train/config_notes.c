@@ -78,6 +78,11 @@ static bool no_workers(const struct pf_config *c)
     return c->dataloader_num_workers == 0;
 }
 
+static bool writes_nothing(const struct pf_config *c)
+{
+    return c->sample_steps <= 0 && !c->sample_prompt;
+}
+
 static const struct {
     const char *key;
     is_idle *idle;
@@ -101,6 +106,8 @@ static const struct {
     {"per_device_eval_batch_size", no_eval_data, "there is no evaluation data"},
     {"prefetch_factor", no_workers, "dataloader_num_workers is 0"},
     {"dump", no_dump_steps, "dump_steps is empty"},
+    {"sample_tokens", writes_nothing, "no text is asked for"},
+    {"sample_temperature", writes_nothing, "no text is asked for"},
     {"ignore_data_skip", no_resume, "nothing is resumed"},
     {"learning_rate", only_evaluates, "eval_only trains nothing"},
     {"max_steps", only_evaluates, "eval_only trains nothing"},

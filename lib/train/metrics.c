@@ -307,6 +307,23 @@ int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double
     return 0;
 }
 
+int train_metrics_sample(struct pf_trainer *t, const char *prompt, const char *text,
+                         int64_t n_tokens, double seconds)
+{
+    if (!t->metrics.enabled) {
+        return 0;
+    }
+    struct pf_json_out out = line_begin(t);
+    pf_json_out_member_string(&out, "event", "sample");
+    pf_json_out_member_i64(&out, "step", t->step);
+    pf_json_out_member_string(&out, "prompt", prompt);
+    pf_json_out_member_string(&out, "text", text);
+    pf_json_out_member_i64(&out, "tokens", n_tokens);
+    pf_json_out_member_f64(&out, "temperature", t->config->sample_temperature);
+    pf_json_out_member_f64(&out, "seconds", seconds);
+    return line_end(t, &out);
+}
+
 int train_metrics_save(struct pf_trainer *t, double seconds, uint64_t bytes)
 {
     if (!t->metrics.enabled) {

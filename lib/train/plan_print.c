@@ -108,6 +108,9 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
     pf_layout_free(layout);
     PF_TRY_GOTO(add_models(t, plan), out);
     add_batches(t, plan);
+    size_t sampling;
+    PF_TRY_GOTO(train_sample_bytes(t, &sampling), out);
+    add_memory(plan, "sampling", sampling);
     add_memory(plan, "profiling", train_profile_bytes(t));
     add_memory(plan, "measuring", train_peak_bytes(t) + train_profile_measuring_bytes(t));
     /* What is held already: communicators, tables, kernels, and after build all of the above. */
@@ -185,6 +188,23 @@ static void text_batch(const struct pf_trainer *t, struct pf_str *text)
     }
 }
 
+static void text_sample(const struct pf_trainer *t, struct pf_str *text)
+{
+    const struct pf_config *const c = t->config;
+
+    if (!train_wants_sample(c)) {
+        return;
+    }
+    pf_str_append(text, "sample     ");
+    if (c->sample_steps > 0 && !c->eval_only) {
+        pf_str_appendf(text, "every %" PRId64 " steps and ", c->sample_steps);
+    }
+    pf_str_appendf(text,
+                   "at the end rank 0 writes up to %" PRId64
+                   " tokens, each by a forward of %" PRId64 ": %.3g GFLOP a text\n",
+                   c->sample_tokens, train_sample_seq(t), train_sample_flops(t) / 1e9);
+}
+
 static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
 {
     pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n", schedule_name(t->config),
@@ -238,6 +258,7 @@ static int print_text(const struct pf_trainer *t, const struct plan *plan, struc
     text_model(t, plan, text);
     text_layout(t, text);
     text_batch(t, text);
+    text_sample(t, text);
     text_schedule(t, text);
     text_kernels(t, text);
     text_memory(plan, text);
@@ -294,6 +315,19 @@ static void json_batch(const struct pf_trainer *t, struct pf_json_out *out)
     } else {
         pf_json_out_null(out);
     }
+}
+
+static void json_sample(const struct pf_trainer *t, struct pf_json_out *out)
+{
+    if (!train_wants_sample(t->config)) {
+        return;
+    }
+    pf_json_out_key(out, "sample");
+    pf_json_out_object_begin(out);
+    pf_json_out_member_i64(out, "tokens", t->config->sample_tokens);
+    pf_json_out_member_i64(out, "forward_tokens", train_sample_seq(t));
+    pf_json_out_member_f64(out, "flop", train_sample_flops(t));
+    pf_json_out_object_end(out);
 }
 
 static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
@@ -354,6 +388,7 @@ static int print_json(const struct pf_trainer *t, const struct plan *plan, struc
     json_layout(t, &out);
     json_model(t, plan, &out);
     json_batch(t, &out);
+    json_sample(t, &out);
     PF_TRY(json_schedule(t, &out));
     pf_json_out_key(&out, "kernels");
     train_print_kernels(t, &out);

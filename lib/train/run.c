@@ -63,6 +63,9 @@ static int after_step(struct pf_trainer *t)
     if (every(t->step, c->eval_steps) && t->step < t->total_steps) {
         PF_TRY(evaluate(t));
     }
+    if (every(t->step, c->sample_steps) && t->step < t->total_steps) {
+        PF_TRY(train_sample(t));
+    }
     if (every(t->step, c->save_steps)) {
         train_mark(t, PHASE_SAVE);
         PF_TRY(train_save(t));
@@ -128,6 +131,7 @@ static int finish(struct pf_trainer *t)
         return train_metrics_event(t, "end", "reason", "signal");
     }
     PF_TRY(evaluate(t));
+    PF_TRY(train_sample(t));
     if (t->config->save_steps > 0 && t->saved_step != t->step) {
         PF_TRY(train_save(t));
     }
@@ -149,6 +153,7 @@ int pf_trainer_run(struct pf_trainer *t)
     PF_TRY(train_metrics_start(t));
     if (t->config->eval_only) {
         PF_TRY(evaluate(t));
+        PF_TRY(train_sample(t));
         return train_metrics_event(t, "end", "reason", "done");
     }
     PF_TRY(pf_comm_all_agree(t->world, start_reading(t), NULL));

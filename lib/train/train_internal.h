@@ -43,6 +43,9 @@ struct metrics {
 /* An open dump of one step, on rank 0. */
 struct dump;
 
+/* What writes text from the model, on rank 0. */
+struct sampler;
+
 /* What profile_steps and trace_steps measure. */
 struct profile;
 
@@ -91,6 +94,7 @@ struct pf_trainer {
     char *stop_path; /* the file of pf-train --stop */
     struct metrics metrics;
     struct dump *dump;
+    struct sampler *sampler; /* NULL where no text is asked for, or not rank 0 */
     struct profile *profile; /* NULL where no step is watched */
 };
 
@@ -100,6 +104,9 @@ bool train_wants_eval(const struct pf_config *config);
 bool train_has_eval_model(const struct pf_config *config);
 struct pf_model_options train_model_options(const struct pf_trainer *t, bool train);
 struct pf_reader_options train_reader_options(const struct pf_trainer *t, bool train);
+
+/* What the models compute with. */
+const void *train_weights(const struct pf_trainer *t);
 
 /* lr.c: the rate of step t = 1..n, and the number of warm-up steps. */
 double train_learning_rate(const struct pf_config *config, int64_t t, int64_t n);
@@ -141,6 +148,16 @@ int train_dump_micro(struct pf_trainer *t, int micro, int live);
 int train_dump_grads(struct pf_trainer *t, double scale);
 int train_dump_end(struct pf_trainer *t);
 
+/* sample.c: is text asked for; its cost: tokens of a forward, bytes held, arithmetic of one text; and
+ * write one at this step (nothing above rank 0). */
+bool train_wants_sample(const struct pf_config *config);
+int64_t train_sample_seq(const struct pf_trainer *t);
+int train_sample_bytes(const struct pf_trainer *t, size_t *bytes_out);
+double train_sample_flops(const struct pf_trainer *t);
+int train_sample_new(struct pf_trainer *t);
+void train_sample_free(struct pf_trainer *t);
+int train_sample(struct pf_trainer *t);
+
 /* profile.c: parts of a step, for a table and a time line. Marks do nothing outside watched steps. */
 enum train_phase {
     PHASE_OTHER,
@@ -179,6 +196,8 @@ void train_metrics_pace(struct pf_trainer *t);
 double train_mfu(const struct pf_trainer *t, double seconds);
 int train_metrics_step(struct pf_trainer *t, const struct step_result *result);
 int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double seconds);
+int train_metrics_sample(struct pf_trainer *t, const char *prompt, const char *text,
+                         int64_t n_tokens, double seconds);
 int train_metrics_save(struct pf_trainer *t, double seconds, uint64_t bytes);
 int train_metrics_event(struct pf_trainer *t, const char *event, const char *key, const char *text);
 

@@ -273,6 +273,7 @@ void pf_trainer_free(struct pf_trainer *t)
     train_metrics_close(t);
     train_dump_end(t);
     train_profile_free(t);
+    train_sample_free(t);
     pf_reader_free(t->reader);
     pf_reader_free(t->eval_reader);
     pf_free(t->token_loss);
@@ -429,8 +430,7 @@ bool train_has_eval_model(const struct pf_config *c)
     return train_wants_eval(c) && !shares_model(c);
 }
 
-/* What the models compute with. */
-static const void *train_weights(const struct pf_trainer *t)
+const void *train_weights(const struct pf_trainer *t)
 {
     return t->narrow ? (const void *)t->narrow : t->master;
 }
@@ -487,6 +487,7 @@ static int allocate_all(struct pf_trainer *t)
     PF_TRY(make_readers(t));
     PF_TRY(train_state_new(t));
     PF_TRY(make_models(t));
+    PF_TRY(train_sample_new(t));
     PF_TRY(train_measure_peak(t));
     return train_profile_new(t);
 }

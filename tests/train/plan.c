@@ -117,6 +117,7 @@ int main(void)
             "gradient_accumulation_steps=3 pipeline_schedule_mode=FThenB", world);
     compare("one micro-batch alive", "gradient_accumulation_steps=3", world);
     compare("steps watched", "profile_steps=[1] trace_steps=[1]", world);
+    compare("text is written", "tokenizer=bytes sample_prompt=Once", world);
     compare("documents masked", "mask_documents=true", world);
     compare("a frozen embedding", "freeze=model.embed_tokens.weight", world);
     snprintf(words, sizeof words, "%s per_device_eval_batch_size=8", eval);
