@@ -162,18 +162,21 @@ static int choose_unit(const char *isa, struct unit *unit_out)
         return 0;
     }
 #if defined(__x86_64__)
-    __builtin_cpu_init();
     if (strcmp(isa, "avx2") == 0) {
         *unit_out = (struct unit){isa, spin_avx2, NULL, 8, 0, stream_avx2};
         return 0;
     }
     if (strcmp(isa, "avx512") == 0) {
-        spin_fn *const bf16 = __builtin_cpu_supports("avx512bf16") ? spin_bf16 : NULL;
-        *unit_out = (struct unit){isa, spin_avx512, bf16, 16, 32, stream_avx512};
+        *unit_out = (struct unit){isa, spin_avx512, NULL, 16, 0, stream_avx512};
+        return 0;
+    }
+    if (strcmp(isa, "avx512bf16") == 0) {
+        *unit_out = (struct unit){isa, spin_avx512, spin_bf16, 16, 32, stream_avx512};
         return 0;
     }
 #endif
-    return pf_fail(PF_EUSAGE, "unknown instruction set '%s': generic, avx2 or avx512", isa);
+    return pf_fail(PF_EUSAGE, "unknown instruction set '%s': generic, avx2, avx512 or avx512bf16",
+                   isa);
 }
 
 static void raise_to(double *best, double value)

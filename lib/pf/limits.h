@@ -31,7 +31,7 @@ struct pf_limits {
 };
 
 /*
- * Measure with n_threads threads and no instruction set above isa ("generic", "avx2", "avx512"),
+ * Measure with n_threads threads and no instruction set above isa (a name of pf/ops.h, such as "avx512bf16"),
  * and raise each field of *limits_inout that was beaten. Takes some tenths of a second and three
  * arrays of the size of the last level cache (at least 32 MiB each), freed again. Errors: PF_EUSAGE for an unknown isa,
  * PF_EINVAL for a thread count below 1, PF_ENOMEM.
