@@ -94,7 +94,7 @@ $(B)/kernels/ref/%.o: kernels/ref/%.c $(B)/flags
 	$(compile) $(CC) -Ilib $(PF_CFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 define isa_rule
 $(B)/kernels/cpu/$(1)/$(2)/%.o: kernels/cpu/%.c $(B)/flags
-	$$(compile) $$(CC) -Ilib $$(PF_CFLAGS) -O3 -fno-math-errno -fno-trapping-math $$(ISA_FLAGS_$(1)) \
+	$$(compile) $$(CC) -Ilib $$(PF_CFLAGS) $(if $(SAN),,-O3) -fno-math-errno -fno-trapping-math $$(ISA_FLAGS_$(1)) \
 	  -DPF_ISA=$(1) -DPF_ELEM=$(2) -DPF_ELEM_$(2) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(foreach e,$(ELEMS_$(i)),$(eval $(call isa_rule,$(i),$(e)))))
