@@ -305,6 +305,9 @@ static void read_rope(struct reader *r, const struct family *family, int64_t dim
     const struct pf_json *object = present(r->config, "rope_scaling");
     const struct pf_json *theta = NULL;
 
+    if (object && !r->err) {
+        r->err = pf_json_expect(object, PF_JSON_OBJECT);
+    }
     if (!object || n_children(object) == 0) {
         object = present(r->config, "rope_parameters");
     }

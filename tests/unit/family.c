@@ -262,6 +262,10 @@ static void impossible_values_are_refused(void)
     refused(PF_EINVAL, "llama", "\"head_dim\": 0", "'head_dim' is 0");
     refused(PF_EINVAL, "llama", "\"pad_token_id\": 100",
             "'pad_token_id' 100 is outside the vocabulary of 100");
+    refused(PF_EUSAGE, "llama", "\"rope_scaling\": \"linear\"",
+            "'rope_scaling' must be an object, not a string");
+    refused(PF_EUSAGE, "llama", "\"rope_scaling\": []",
+            "'rope_scaling' must be an object, not an array");
     refused(PF_EINVAL, "llama", "\"rope_scaling\": {\"type\": \"linear\"}",
             "'rope_scaling.factor' is missing from 'config.json'");
     refused(PF_EINVAL, "llama",
