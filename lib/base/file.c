@@ -3,6 +3,7 @@
 
 #include <pf/error.h>
 #include <pf/mem.h>
+#include <pf/time.h>
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -514,6 +516,26 @@ int pf_rmtree(const char *path)
     if (rmdir(path) != 0 && errno != ENOENT) {
         return pf_fail_errno(PF_EIO, "cannot remove '%s'", path);
     }
+    return 0;
+}
+
+int pf_dir_lock(const char *path, double wait_s, int *fd_out)
+{
+    const double end = pf_time_monotonic() + wait_s;
+    int fd;
+
+    PF_TRY(pf_open(path, O_RDONLY | O_DIRECTORY, &fd));
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) {
+            break; /* no locks here */
+        }
+        if (pf_time_monotonic() > end) {
+            (void)pf_close(fd, NULL);
+            return pf_fail(PF_EREFUSED, "'%s' is in use by another run", path);
+        }
+        pf_time_sleep(0.02);
+    }
+    *fd_out = fd;
     return 0;
 }
 

@@ -99,6 +99,11 @@ char *pf_path_dir(const char *path);
  */
 bool pf_path_is_safe_member(const char *name);
 
+/* Hold a directory for this process alone, until the returned descriptor is closed or the process is
+ * gone (flock(2)). Waits up to wait_s seconds for another holder, then PF_EREFUSED. A filesystem that
+ * has no locks gives a descriptor that holds nothing. */
+int pf_dir_lock(const char *path, double wait_s, int *fd_out);
+
 /* Names in a directory, without "." and "..", in byte order. */
 int pf_dir_list(const char *path, struct pf_str_list *list_out);
 

@@ -92,6 +92,7 @@ struct pf_trainer {
     int64_t saved_step;
     bool stopping;
     char *stop_path; /* the file of pf-train --stop */
+    int output_lock; /* rank 0: output_dir, held against other runs; -1: not held */
     struct metrics metrics;
     struct dump *dump;
     struct sampler *sampler; /* NULL where no text is asked for, or not rank 0 */
@@ -121,6 +122,12 @@ int train_state_fill(struct pf_trainer *t);
 void train_state_free(struct pf_trainer *t);
 int train_save(struct pf_trainer *t);
 int train_export(struct pf_trainer *t, const char *name);
+
+/* output.c. All of these are rank 0's alone, and local. Take output_dir, if it is there, for this run. */
+int train_output_lock(struct pf_trainer *t);
+/* Make and take it, refuse to replace what is no run's, write pf.json and config.json. */
+int train_output_begin(struct pf_trainer *t);
+void train_output_end(struct pf_trainer *t);
 
 /* kernels.c: open the op registry as all ranks agree; the "kernels" object of pf.json; the GEMM rate
  * of this rank, for mfu. */

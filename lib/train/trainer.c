@@ -231,6 +231,7 @@ int pf_trainer_new(const struct pf_config *config, struct pf_comm *world,
     t->config = config;
     t->world = world;
     t->saved_step = -1;
+    t->output_lock = -1;
     t->loss_scale = config->dtype == PF_DTYPE_F16 ? config->scale_loss : 1;
     PF_TRY_GOTO(pf_comm_all_agree(world, resolve_locally(t), NULL), out);
     PF_TRY_GOTO(make_groups(t), out);
@@ -274,6 +275,7 @@ void pf_trainer_free(struct pf_trainer *t)
     train_dump_end(t);
     train_profile_free(t);
     train_sample_free(t);
+    train_output_end(t);
     pf_reader_free(t->reader);
     pf_reader_free(t->eval_reader);
     pf_free(t->token_loss);
@@ -454,27 +456,6 @@ static int make_models(struct pf_trainer *t)
     return 0;
 }
 
-static int write_run_files(struct pf_trainer *t)
-{
-    const struct {
-        const char *name, *text;
-    } files[] = {{"config.json", t->config_json}, {"pf.json", t->run_json}};
-
-    PF_TRY(pf_mkdirs(t->config->output_dir));
-    PF_TRY(pf_ckpt_clean_staging(t->config->output_dir));
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        char *const path = pf_path_join(t->config->output_dir, files[i].name);
-        if (!path) {
-            return PF_ENOMEM;
-        }
-        int err = pf_file_clean_aside(path);
-        err = err ? err : pf_file_write_atomic(path, files[i].text, strlen(files[i].text));
-        pf_free(path);
-        PF_TRY(err);
-    }
-    return 0;
-}
-
 static int allocate_all(struct pf_trainer *t)
 {
     t->stop_path = pf_path_join(t->config->output_dir, PF_STOP_FILE);
@@ -496,9 +477,10 @@ int pf_trainer_build(struct pf_trainer *t)
 {
     const bool rank0 = pf_comm_rank(t->world) == 0;
 
+    PF_TRY(pf_comm_all_agree(t->world, rank0 ? train_output_lock(t) : 0, NULL));
     PF_TRY(pf_comm_all_agree(t->world, allocate_all(t), NULL));
     PF_TRY(pf_comm_all_agree(t->world, train_state_fill(t), NULL));
-    PF_TRY(pf_comm_all_agree(t->world, rank0 ? write_run_files(t) : 0, NULL));
+    PF_TRY(pf_comm_all_agree(t->world, rank0 ? train_output_begin(t) : 0, NULL));
     PF_TRY(pf_comm_all_agree(t->world, train_metrics_open(t), NULL));
     pf_log_info0(NULL, "data: %s", pf_data_describe(t->data));
     return 0;
