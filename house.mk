@@ -13,6 +13,7 @@ help:
 # make demo                 train, kill, resume, export, verify on real text
 # make rows                 SYSTEMS.md rows that work, and the tests that show it
 # make lint                 format, includes, headers, man pages, cppcheck
+# make completions          of the shells, from --help and pf-config(5)
 # make install              PREFIX=/usr/local DESTDIR=
 deps:
 	$(Q)scripts/install-deps
@@ -63,30 +64,55 @@ check-cppcheck:
 	  --suppress=missingIncludeSystem -Ilib -I$(B)/include -DPF_ISA=generic lib kernels bin
 lint: check-format check-includes check-headers check-man check-cppcheck
 
+completions: all
+	$(Q)scripts/make-completions
+
 INSTALL_TO = $(DESTDIR)$(PREFIX)
 MAN_PAGES = $(sort $(wildcard man/*.[1-9]))
-DOCS = LICENSE README.md CHANGELOG.md
+DOCS = LICENSE README.md CHANGELOG.md $(sort $(wildcard docs/*.md))
+# What a program that is linked with libpf.a needs besides.
+LIBRARIES = $(strip $(FEATURE_LDLIBS) $(PF_LDLIBS))
+define PKG_CONFIG_FILE
+prefix=$(PREFIX)
+includedir=$${prefix}/include
+libdir=$${prefix}/lib
+
+Name: pf
+Description: train language models and keep their checkpoints
+Version: $(VERSION)
+Cflags: -I$${includedir}
+Libs: -L$${libdir} -lpf -fopenmp $(LIBRARIES)
+endef
+export PKG_CONFIG_FILE
+COMPLETIONS = $(BINS:%=share/bash-completion/completions/%) $(BINS:%=share/zsh/site-functions/_%) \
+  $(BINS:%=share/fish/vendor_completions.d/%.fish)
 install: all
 	$(Q)$(MAKE) --no-print-directory install-only
 # What is built already, without a look at whether it is up to date.
 install-only:
 	install -d $(INSTALL_TO)/bin $(INSTALL_TO)/lib $(INSTALL_TO)/include/pf \
-	  $(INSTALL_TO)/share/pf/configs $(INSTALL_TO)/share/doc/pf \
+	  $(INSTALL_TO)/share/pf/configs $(INSTALL_TO)/share/doc/pf $(INSTALL_TO)/lib/pkgconfig \
+	  $(addprefix $(INSTALL_TO)/,$(sort $(dir $(COMPLETIONS)))) \
 	  $(patsubst %,$(INSTALL_TO)/share/man/man%,1 5 7)
 	install $(BINS:%=bin/%) $(INSTALL_TO)/bin
 	install -m 644 $(LIBPF) $(INSTALL_TO)/lib
 	install -m 644 lib/pf/*.h $(INSTALL_TO)/include/pf
+	$(Q)echo "$$PKG_CONFIG_FILE" > $(INSTALL_TO)/lib/pkgconfig/pf.pc
+	$(Q)for bin in $(BINS); do \
+	  install -m 644 completions/$$bin.bash $(INSTALL_TO)/share/bash-completion/completions/$$bin && \
+	  install -m 644 completions/_$$bin $(INSTALL_TO)/share/zsh/site-functions && \
+	  install -m 644 completions/$$bin.fish $(INSTALL_TO)/share/fish/vendor_completions.d || exit 1; done
 	$(Q)for page in $(MAN_PAGES); do \
 	  install -m 644 $$page $(INSTALL_TO)/share/man/man$${page##*.} || exit 1; done
 	install -m 644 configs/* $(INSTALL_TO)/share/pf/configs
 	install -m 644 $(DOCS) $(INSTALL_TO)/share/doc/pf
 uninstall:
-	rm -f $(BINS:%=$(INSTALL_TO)/bin/%) $(INSTALL_TO)/lib/libpf.a
+	rm -f $(BINS:%=$(INSTALL_TO)/bin/%) $(INSTALL_TO)/lib/libpf.a $(INSTALL_TO)/lib/pkgconfig/pf.pc
+	rm -f $(addprefix $(INSTALL_TO)/,$(COMPLETIONS))
 	rm -f $(foreach p,$(MAN_PAGES),$(INSTALL_TO)/share/man/man$(subst .,,$(suffix $(p)))/$(notdir $(p)))
 	rm -rf $(INSTALL_TO)/include/pf $(INSTALL_TO)/share/pf $(INSTALL_TO)/share/doc/pf
-# What a program that is linked with libpf.a needs besides.
 print-libraries:
-	@echo $(FEATURE_LDLIBS) $(PF_LDLIBS)
+	@echo $(LIBRARIES)
 
 tags:
 	ctags -R lib kernels bin tests
@@ -96,5 +122,5 @@ clean:
 	rm -rf build $(BINS:%=bin/%)
 
 .PHONY: help deps check check-fast check-san tsan-tests check-threads check-long check-interop demo rows format check-format \
-  check-includes check-headers check-man check-cppcheck lint install install-only \
+  check-includes check-headers check-man check-cppcheck lint completions install install-only \
   uninstall print-libraries tags clean
