@@ -26,9 +26,9 @@
 struct query_tile {
     const struct pf_attention_fwd_args *a;
     int64_t b, h, kv_head;
-    int64_t i0, n; /* queries i0 .. i0+n-1 */
-    int64_t first; /* no query here sees a key below */
-    bool first_matters;
+    int64_t i0, n;      /* queries i0 .. i0+n-1 */
+    int64_t first;      /* no query here sees a key below */
+    int64_t last_first; /* every query here sees the keys from this one on, up to itself */
     int32_t first_key[T];
 };
 
@@ -47,7 +47,7 @@ static void query_tile_init(const struct pf_attention_fwd_args *a, int64_t b, in
     t->i0 = i0;
     t->n = a->seq - i0 < T ? a->seq - i0 : T;
     t->first = 0;
-    t->first_matters = false;
+    t->last_first = 0;
     memset(t->first_key, 0, sizeof t->first_key);
     if (!a->first_key) {
         return;
@@ -56,7 +56,7 @@ static void query_tile_init(const struct pf_attention_fwd_args *a, int64_t b, in
     for (int64_t i = 0; i < t->n; i++) {
         t->first_key[i] = a->first_key[b * a->seq + i0 + i];
         t->first = t->first_key[i] < t->first ? t->first_key[i] : t->first;
-        t->first_matters |= t->first_key[i] > 0;
+        t->last_first = t->first_key[i] > t->last_first ? t->first_key[i] : t->last_first;
     }
     t->first = at_least_zero(t->first);
 }
@@ -192,18 +192,21 @@ struct key_tile {
     struct rows k, v;
 };
 
-/* Key rows come to, or are widened into, room [T,D+Dv]. */
-static struct key_tile key_tile_at(const struct query_tile *t, int64_t j0, float *room)
+/* The tile that starts at a multiple of T, less the keys that come before those that any query sees. Key rows
+ * come to, or are widened into, room [T,D+Dv]. */
+static struct key_tile key_tile_at(const struct query_tile *t, int64_t tile, float *room)
 {
     const struct pf_attention_fwd_args *a = t->a;
-    const int64_t n = t->i0 + t->n - j0 < T ? t->i0 + t->n - j0 : T, row = t->b * a->seq + j0;
+    const int64_t j0 = tile < t->i0 && tile < t->first ? t->first : tile;
+    const int64_t end = t->i0 + t->n < tile + T ? t->i0 + t->n : tile + T, n = end - j0;
+    const int64_t row = t->b * a->seq + j0;
     const elem *k = (const elem *)a->k + row * a->ldk + t->kv_head * a->head_dim;
     const elem *v = (const elem *)a->v + row * a->ldv + t->kv_head * a->v_head_dim;
 
     return (struct key_tile){.j0 = j0,
                              .n = n,
                              .diagonal = j0 == t->i0,
-                             .masked = j0 == t->i0 || t->first_matters,
+                             .masked = j0 == t->i0 || j0 < t->last_first,
                              .k = rows_of(k, a->ldk, n, a->head_dim, room),
                              .v = rows_of(v, a->ldv, n, a->v_head_dim, room + T * a->head_dim)};
 }
@@ -532,8 +535,8 @@ static void backward_tile(struct backward *w, int64_t j0)
             gradient_lanes(w, &k, false, v, NULL);
         }
     }
-    add_to_rows(&k, w->pt, t->n, w->dout, a->v_head_dim, w->dv + j0 * a->v_head_dim);
-    add_to_rows(&k, w->dst, t->n, w->q, a->head_dim, w->dk + j0 * a->head_dim);
+    add_to_rows(&k, w->pt, t->n, w->dout, a->v_head_dim, w->dv + k.j0 * a->v_head_dim);
+    add_to_rows(&k, w->dst, t->n, w->q, a->head_dim, w->dk + k.j0 * a->head_dim);
     weighted(&k, k.k, a->head_dim, w->dst, j0 != first_tile(t), w->dqt);
 }
 
