@@ -34,7 +34,7 @@ static int is_there(const char *dir, const char *name, bool *there_out)
 static int refuse_foreign(const char *dir)
 {
     static const char *const marks[] = {"pf.json", "latest"};
-    static const char *const written[] = {"config.json", "metrics.jsonl", "hf", "dump"};
+    static const char *const written[] = {"config.json", "metrics.jsonl", "hf", "dump", "tb"};
     bool there;
 
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {

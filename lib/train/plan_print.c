@@ -188,6 +188,21 @@ static void text_batch(const struct pf_trainer *t, struct pf_str *text)
     }
 }
 
+/* Where a run begins, and after --check (or build) what its data are. */
+static void text_start(const struct pf_trainer *t, struct pf_str *text)
+{
+    if (t->resume) {
+        pf_str_appendf(text, "resume     %s, after step %" PRId64 "\n", t->resume_path,
+                       t->resume->step);
+    }
+    if (t->data) {
+        pf_str_appendf(text, "data       %s\n", pf_data_describe(t->data));
+    }
+    if (t->eval_data) {
+        pf_str_appendf(text, "evaluation %s\n", pf_data_describe(t->eval_data));
+    }
+}
+
 static void text_sample(const struct pf_trainer *t, struct pf_str *text)
 {
     const struct pf_config *const c = t->config;
@@ -258,6 +273,7 @@ static int print_text(const struct pf_trainer *t, const struct plan *plan, struc
     text_model(t, plan, text);
     text_layout(t, text);
     text_batch(t, text);
+    text_start(t, text);
     text_sample(t, text);
     text_schedule(t, text);
     text_kernels(t, text);
@@ -314,6 +330,23 @@ static void json_batch(const struct pf_trainer *t, struct pf_json_out *out)
         pf_json_out_i64(out, t->total_steps > 0 ? t->total_steps : c->max_steps);
     } else {
         pf_json_out_null(out);
+    }
+}
+
+static void json_start(const struct pf_trainer *t, struct pf_json_out *out)
+{
+    if (t->resume) {
+        pf_json_out_key(out, "resume");
+        pf_json_out_object_begin(out);
+        pf_json_out_member_string(out, "path", t->resume_path);
+        pf_json_out_member_i64(out, "step", t->resume->step);
+        pf_json_out_object_end(out);
+    }
+    if (t->data) {
+        pf_json_out_member_string(out, "data", pf_data_describe(t->data));
+    }
+    if (t->eval_data) {
+        pf_json_out_member_string(out, "evaluation_data", pf_data_describe(t->eval_data));
     }
 }
 
@@ -388,6 +421,7 @@ static int print_json(const struct pf_trainer *t, const struct plan *plan, struc
     json_layout(t, &out);
     json_model(t, plan, &out);
     json_batch(t, &out);
+    json_start(t, &out);
     json_sample(t, &out);
     PF_TRY(json_schedule(t, &out));
     pf_json_out_key(&out, "kernels");

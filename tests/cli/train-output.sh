@@ -35,7 +35,7 @@ refused "'model' holds a 'config.json' that is of no run" "output_dir must not b
 model here/hf
 refused "'here' holds a 'hf' that is of no run" "nor hold a directory hf that no run wrote" here \
     output_dir=here model_name_or_path=here/hf
-for name in metrics.jsonl dump; do
+for name in metrics.jsonl dump tb; do
     mkdir -p "has-$name/$name"
     touch "has-$name/$name/file"
     refused "'has-$name' holds a '$name' that is of no run" "nor a $name" "has-$name" "output_dir=has-$name"

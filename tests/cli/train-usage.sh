@@ -93,6 +93,9 @@ ok $? "--plan does not count the steps of an epoch"
 "$train" --check --json config.json max_steps=-1 >plan.json
 json plan.json 'd["total_steps"] == 43'
 ok $? "--check does: 256 sequences, 6 a step"
+"$train" --check config.json 'eval_input_dir=synthetic:markov?vocab=64&order=1&stream=1&tokens=320' >plan.txt
+grep -q '^data       synthetic:markov.*: 4096 tokens' plan.txt && grep -q '^evaluation synthetic:markov.*: 320 tokens' plan.txt
+ok $? "and tells what the data are" "$(cat plan.txt)"
 refuses 4 "none.txt" --check config.json input_dir=none.txt tokenizer=bytes
 [ ! -e out ]
 ok $? "--check makes no output_dir"
@@ -132,4 +135,7 @@ done
 kill -TERM $run
 wait $run
 is $? 0 "SIGTERM does the same to the run that went on"
+"$train" --check config.json output_dir=long resume_from_checkpoint=auto >plan.txt
+grep -qE '^resume     long/checkpoint-[0-9]+, after step [0-9]+$' plan.txt
+ok $? "--check says where a resumed run begins" "$(cat plan.txt)"
 done_testing
