@@ -7,7 +7,7 @@ cat >config.json <<'JSON'
 { "model": { "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2 },
   "from_scratch": true, "input_dir": "synthetic:markov?vocab=64&order=1", "output_dir": "out", "max_steps": 1000000,
-  "max_seq_length": 16, "per_device_train_batch_size": 2, "logging_steps": 500, "save_steps": -1, "threads": 1 }
+  "max_seq_length": 16, "per_device_train_batch_size": 2, "logging_steps": 50, "save_steps": -1, "threads": 1 }
 JSON
 # terminal FILE [ARG...]: a run of two seconds on a terminal of its own.
 terminal()
@@ -23,7 +23,7 @@ if command -v script >/dev/null; then
     ok $? "a bar with what is done, the rate and the time left" "$(tail -c 300 bar.txt | cat -v)"
     # Each message begins a line: what was drawn there is wiped first.
     tr '\r' '\n' <bar.txt | sed 's/\x1b\[K//g' >lines.txt
-    grep -qa '^pf-train: step    500/1000000' lines.txt && ! grep -qa '.pf-train: ' lines.txt
+    grep -qa '^pf-train: step     50/1000000' lines.txt && ! grep -qa '.pf-train: ' lines.txt
     ok $? "a message does not run into it" "$(grep -a -m3 '.pf-train: ' lines.txt)"
     terminal none.txt --no-progress output_dir=none
     grep -qa 'stopped after' none.txt && ! grep -qa 'training \[' none.txt
