@@ -73,8 +73,12 @@ static bool is_wanted(const struct pf_config *c)
     return !c->eval_only && c->n_profile_steps + c->n_trace_steps > 0;
 }
 
+/* Room that calls leave for the phases that come after them. */
+#define PHASE_ROOM 64
+
 /* More than the calls of a step, so that a time line is whole: the decoder makes fewer than sixty a
- * layer and micro-batch with recomputation, and the head five a chunk. What does not fit is counted. */
+ * layer and micro-batch with recomputation, and the head six a chunk of 64 tokens or more. What does
+ * not fit, of a long evaluation, is counted. */
 static int64_t slice_capacity(const struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
@@ -82,8 +86,9 @@ static int64_t slice_capacity(const struct pf_trainer *t)
     if (c->eval_only || c->n_trace_steps == 0) {
         return 0;
     }
-    return c->gradient_accumulation_steps * (64 * t->spec.n_layers + 256) + 2 * t->table->n_rows +
-           1024;
+    const int64_t chunks = c->per_device_train_batch_size * c->max_seq_length / 64 + 1;
+    return c->gradient_accumulation_steps * (64 * t->spec.n_layers + 6 * chunks + 32) +
+           2 * t->table->n_rows + 1024;
 }
 
 size_t train_profile_bytes(const struct pf_trainer *t)
@@ -150,7 +155,9 @@ static const char *kind_name(int kind)
 
 static void add_slice(struct profile *p, const struct slice *slice)
 {
-    if (p->n_slices < p->capacity) {
+    const int64_t room = slice->variant ? PHASE_ROOM : 0;
+
+    if (p->n_slices < p->capacity - room) {
         p->slices[p->n_slices++] = *slice;
     } else {
         p->n_lost += p->capacity > 0;
