@@ -77,4 +77,10 @@ int PF_CPU(dropout)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(cross_entropy)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(adamw)(const struct pf_kctx *ctx, const void *args);
 
+/* n_rows rows of width elements at distance ld to fp32 rows at distance width, and back. */
+void PF_CPU(widen)(const struct pf_kctx *ctx, const void *from, int64_t ld, int64_t n_rows,
+                   int64_t width, float *to);
+void PF_CPU(narrow)(const struct pf_kctx *ctx, const float *from, int64_t n_rows, int64_t width,
+                    void *to, int64_t ld);
+
 #endif

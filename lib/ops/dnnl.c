@@ -13,6 +13,11 @@
  * The instruction set is a property of the process, fixed before oneDNN's first primitive: the first
  * pf_dnnl_open decides, and a later one that asks for another gets no library.
  *
+ * The rows "dnnl_widen" take bf16 and fp16 through fp32: matrices are widened into buffers of the
+ * library state, multiplied, and the product is rounded once. That is how oneDNN serves fp16 where
+ * the CPU has no fp16 arithmetic, and faster for bf16 where its dot product runs at half the fp32
+ * rate.
+ *
  * Source: oneDNN's C API, 2.x (operation descriptors) and 3.x (opaque memory descriptors).
  */
 #include "ops_internal.h"
@@ -62,7 +67,16 @@ struct entry {
 
 #define N_BUCKETS 1024
 
+/* Of the instruction set that the library is bound to. */
+struct converter {
+    pf_widen_fn *widen;
+    pf_narrow_fn *narrow;
+};
+
 struct library {
+    struct converter bf16, f16;
+    float *wide; /* room for widened matrices */
+    size_t wide_floats;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     void *scratchpad;
@@ -364,6 +378,79 @@ static int gemm(const struct pf_kctx *ctx, const struct pf_gemm_args *g, enum pf
     return execute(lib, entry, g);
 }
 
+/* Through fp32 ----------------------------------------------------------------------------------- */
+
+/* Where the widened matrices lie: a, b, c (where it is narrow) and the bias. */
+struct wide {
+    float *a, *b, *c, *bias;
+};
+
+static size_t padded(int64_t rows, int64_t width)
+{
+    return ((size_t)rows * (size_t)width + 15) / 16 * 16;
+}
+
+static int reserve_wide(struct library *lib, const struct pf_gemm_args *g, struct wide *wide_out)
+{
+    const size_t a = padded(g->m, g->k), b = padded(g->k, g->n), c = padded(g->m, g->n);
+    const size_t n = a + b + c + padded(1, g->n);
+
+    if (n > lib->wide_floats) {
+        float *grown = pf_calloc_array(n, sizeof *grown);
+        if (!grown) {
+            return PF_ENOMEM;
+        }
+        pf_free(lib->wide);
+        lib->wide = grown;
+        lib->wide_floats = n;
+    }
+    *wide_out = (struct wide){lib->wide, lib->wide + a, lib->wide + a + b, lib->wide + a + b + c};
+    return 0;
+}
+
+static int gemm_widen(const struct pf_kctx *ctx, const struct pf_gemm_args *g,
+                      const struct converter *convert)
+{
+    struct pf_gemm_args f = *g;
+    struct wide w;
+    const bool narrow_c = g->c_dtype != PF_DTYPE_F32;
+    const int64_t a_rows = g->trans_a ? g->k : g->m, b_rows = g->trans_b ? g->n : g->k;
+
+    PF_TRY(reserve_wide(ctx->library, g, &w));
+    f.lda = g->trans_a ? g->m : g->k;
+    f.ldb = g->trans_b ? g->k : g->n;
+    convert->widen(ctx, g->a, g->lda, a_rows, f.lda, w.a);
+    convert->widen(ctx, g->b, g->ldb, b_rows, f.ldb, w.b);
+    f.a = w.a;
+    f.b = w.b;
+    if (g->bias) {
+        convert->widen(ctx, g->bias, g->n, 1, g->n, w.bias);
+        f.bias = w.bias;
+    }
+    if (!narrow_c) {
+        return gemm(ctx, &f, PF_DTYPE_F32);
+    }
+    f.c = w.c;
+    f.ldc = g->n;
+    f.c_dtype = PF_DTYPE_F32;
+    if (g->accumulate) {
+        convert->widen(ctx, g->c, g->ldc, g->m, g->n, w.c);
+    }
+    PF_TRY(gemm(ctx, &f, PF_DTYPE_F32));
+    convert->narrow(ctx, w.c, g->m, g->n, g->c, g->ldc);
+    return 0;
+}
+
+static int gemm_bf16_widen(const struct pf_kctx *ctx, const void *args)
+{
+    return gemm_widen(ctx, args, &((const struct library *)ctx->library)->bf16);
+}
+
+static int gemm_f16_widen(const struct pf_kctx *ctx, const void *args)
+{
+    return gemm_widen(ctx, args, &((const struct library *)ctx->library)->f16);
+}
+
 static int gemm_f32(const struct pf_kctx *ctx, const void *args)
 {
     return gemm(ctx, args, PF_DTYPE_F32);
@@ -377,6 +464,8 @@ static int gemm_bf16(const struct pf_kctx *ctx, const void *args)
 const struct pf_kernel_row pf_kernels_dnnl[] = {
     {PF_OP_GEMM, PF_DTYPE_F32, "dnnl", 50, gemm_f32},
     {PF_OP_GEMM, PF_DTYPE_BF16, "dnnl", 50, gemm_bf16},
+    {PF_OP_GEMM, PF_DTYPE_BF16, "dnnl_widen", 45, gemm_bf16_widen},
+    {PF_OP_GEMM, PF_DTYPE_F16, "dnnl_widen", 45, gemm_f16_widen},
 };
 const size_t pf_kernels_dnnl_n = sizeof pf_kernels_dnnl / sizeof pf_kernels_dnnl[0];
 
@@ -399,6 +488,26 @@ static bool bind_isa(const char *isa)
     return true;
 }
 
+#define CONVERTER(isa, elem)                                                                       \
+    {                                                                                              \
+        pf_cpu_widen_##isa##_##elem, pf_cpu_narrow_##isa##_##elem                                  \
+    }
+
+static void take_converters(const char *isa, struct library *lib)
+{
+    static const struct converter bf16[] = {CONVERTER(generic, bf16), CONVERTER(avx2, bf16),
+                                            CONVERTER(avx512, bf16), CONVERTER(avx512bf16, bf16)};
+    static const struct converter f16[] = {CONVERTER(generic, f16), CONVERTER(avx2, f16),
+                                           CONVERTER(avx512, f16), CONVERTER(avx512, f16)};
+    const int level = strcmp(isa, "avx512bf16") == 0 ? 3
+                      : strcmp(isa, "avx512") == 0   ? 2
+                      : strcmp(isa, "avx2") == 0     ? 1
+                                                     : 0;
+
+    lib->bf16 = bf16[level];
+    lib->f16 = f16[level];
+}
+
 int pf_dnnl_open(int n_threads, const char *isa, void **library_out)
 {
     struct library *lib;
@@ -412,6 +521,7 @@ int pf_dnnl_open(int n_threads, const char *isa, void **library_out)
     if (!lib) {
         return PF_ENOMEM;
     }
+    take_converters(isa, lib);
     omp_set_num_threads(n_threads);
     if (dnnl_engine_create(&lib->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags) != dnnl_success) {
@@ -443,6 +553,7 @@ void pf_dnnl_close(void *library)
         (void)dnnl_engine_destroy(lib->engine);
     }
     pf_free(lib->scratchpad);
+    pf_free(lib->wide);
     pf_free(lib);
 }
 

@@ -4,7 +4,7 @@
  *
  * A table is an array of struct pf_kernel_row and its length. Order inside a table does not matter:
  * the registry sorts by preference. Preferences: ref 0, generic 10, avx2 20, avx512 30, avx512bf16
- * 35, dnnl 50. A
+ * 35, dnnl_widen 45, dnnl 50. A
  * library row that is slower than pf's own for some dtype takes a lower number.
  *
  * kernels/cpu is compiled once for each instruction set and element type, with PF_ISA defined as
@@ -28,8 +28,16 @@
 
 extern const struct pf_kernel_row pf_kernels_ref[];
 extern const size_t pf_kernels_ref_n;
+/* Matrices between elements and fp32 (kernels/cpu/convert.c). */
+typedef void pf_widen_fn(const struct pf_kctx *ctx, const void *from, int64_t ld, int64_t n_rows,
+                         int64_t width, float *to);
+typedef void pf_narrow_fn(const struct pf_kctx *ctx, const float *from, int64_t n_rows,
+                          int64_t width, void *to, int64_t ld);
+
 /* One table for each instruction set and element type. */
 #define PF_CPU_TABLE(isa, elem)                                                                    \
+    pf_widen_fn pf_cpu_widen_##isa##_##elem;                                                       \
+    pf_narrow_fn pf_cpu_narrow_##isa##_##elem;                                                     \
     extern const struct pf_kernel_row pf_kernels_cpu_##isa##_##elem[];                             \
     extern const size_t pf_kernels_cpu_##isa##_##elem##_n
 #define PF_CPU_TABLES(isa)                                                                         \

@@ -15,7 +15,7 @@ struct pf_ops_reuse pf_ops_count_reuse(const struct pf_ops *ops)
         const char *variant = pf_ops_choice_at(ops, i).variant;
         if (strcmp(variant, "ref") == 0) {
             reuse.n_reference++;
-        } else if (strcmp(variant, "dnnl") == 0) {
+        } else if (strncmp(variant, "dnnl", 4) == 0) {
             reuse.n_library++;
         } else {
             reuse.n_own++;

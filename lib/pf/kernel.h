@@ -319,7 +319,8 @@ struct pf_adamw_args {
 struct pf_kernel_row {
     enum pf_op op;
     enum pf_dtype dtype;
-    const char *variant; /* "ref", "generic", "avx2", "avx512", "avx512bf16", "dnnl" */
+    const char
+        *variant; /* "ref", "generic", "avx2", "avx512", "avx512bf16", "dnnl", "dnnl_widen" */
     int preference;
     pf_kernel_fn fn;
 };

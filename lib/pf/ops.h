@@ -90,6 +90,20 @@ const struct pf_kernel_row *pf_ops_chosen(const struct pf_ops *ops, enum pf_op o
 /* Make the row named variant serve. PF_ENOTSUP if there is none, or this CPU cannot run it. */
 int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const char *variant);
 
+/*
+ * Choose, for each dtype, the kernel of gemm that is fastest on this machine: which that is differs
+ * between CPUs (some multiply bf16 at half the rate of fp32, some at twice). Every row from the most
+ * preferred one to pf's own best is timed, and one that is preferred less must be a tenth faster to
+ * be chosen. Takes a quarter of a second at most, for the first time: results are kept in
+ * $XDG_CACHE_HOME/pf (or ~/.cache/pf), one file for each CPU model, instruction set, thread count
+ * and library; a file that cannot be read, or names what cannot serve here, is measured anew, and
+ * one that cannot be written is not an error.
+ *
+ * Times differ from machine to machine and run to run: one rank measures and all follow.
+ * Errors: PF_ENOMEM, PF_EDEVICE; dtypes that were not measured then keep their choice.
+ */
+int pf_ops_measure(struct pf_ops *ops);
+
 struct pf_ops_choice {
     enum pf_op op;
     enum pf_dtype dtype;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which kernels a run uses (DESIGN section 5): ranks agree on the lowest instruction set, rank 0's
- * choices are everybody's, they are written to pf.json and every manifest, and a resume (or
+ * Which kernels a run uses (DESIGN section 5): ranks agree on the lowest instruction set, rank 0
+ * measures which kernels are fastest and its choices are everybody's, they are written to pf.json and every manifest, and a resume (or
  * kernels_from) uses the recorded ones again, or says that bits may differ.
  */
 #include "train_internal.h"
@@ -13,8 +13,10 @@
 #include <pf/mem.h>
 #include <pf/time.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char *const isas[] = {"generic", "avx2", "avx512", "avx512bf16"};
 
@@ -97,6 +99,63 @@ static int choose_recorded(struct pf_trainer *t, const struct pf_json *run, cons
     return 0;
 }
 
+/* Rank 0's choices, as many as a registry can hold: "" where a pair is not served. */
+struct choices {
+    char variant[PF_OP_COUNT][PF_DTYPE_COUNT][16];
+};
+
+static void list_choices(const struct pf_ops *ops, struct choices *choices_out)
+{
+    memset(choices_out, 0, sizeof *choices_out);
+    for (int i = 0; i < pf_ops_n_choices(ops); i++) {
+        const struct pf_ops_choice c = pf_ops_choice_at(ops, i);
+        (void)snprintf(choices_out->variant[c.op][c.dtype], sizeof choices_out->variant[0][0], "%s",
+                       c.variant);
+    }
+}
+
+/* Rank 0 measures, all follow. A measurement that fails leaves the table's choice, on every rank. */
+static int choose_measured(struct pf_trainer *t)
+{
+    struct choices choices;
+
+    if (pf_comm_rank(t->world) == 0 && pf_ops_measure(t->ops) != 0) {
+        pf_log_warn("train", "kernels are chosen by table: %s", pf_error_message());
+        pf_error_clear();
+    }
+    list_choices(t->ops, &choices);
+    PF_TRY(pf_comm_broadcast(t->world, &choices, sizeof choices, 0));
+    for (int op = 0; op < PF_OP_COUNT; op++) {
+        for (int d = 0; d < PF_DTYPE_COUNT; d++) {
+            const char *const variant = choices.variant[op][d];
+            if (*variant) {
+                PF_TRY(pf_ops_choose(t->ops, (enum pf_op)op, (enum pf_dtype)d, variant));
+            }
+        }
+    }
+    return 0;
+}
+
+/* What keeps a library below what the CPU can: named once, since nothing else would show it. */
+static void warn_of_slow_kernels(void)
+{
+    static const char *const variables[] = {"DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA",
+                                            "OPENBLAS_CORETYPE"};
+
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        const char *const value = getenv(variables[i]);
+        if (value && *value && strcasecmp(value, "all") != 0 && strcasecmp(value, "default") != 0) {
+            pf_log_warn0("train", "%s is set to '%s', which can force slow kernels on that library",
+                         variables[i], value);
+        }
+    }
+}
+
+static bool has_record(const struct pf_trainer *t)
+{
+    return t->config->kernels_from || (t->resume && t->resume->run_json);
+}
+
 static int apply_recorded(struct pf_trainer *t)
 {
     const char *const path = t->config->kernels_from;
@@ -122,7 +181,8 @@ int train_open_kernels(struct pf_trainer *t)
     PF_TRY(lowest_isa(t->world, &options.isa));
     PF_TRY(thread_count(t, &options.n_threads));
     PF_TRY(pf_ops_open(&options, &t->ops));
-    return apply_recorded(t);
+    warn_of_slow_kernels();
+    return has_record(t) ? apply_recorded(t) : choose_measured(t);
 }
 
 void train_print_kernels(const struct pf_trainer *t, struct pf_json_out *out)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops.c - the op registry: what serves, how a choice is forced and recorded, what is refused. */
 #include <pf/error.h>
+#include <pf/file.h>
+#include <pf/mem.h>
 #include <pf/ops.h>
 
 #include "tap.h"
@@ -274,6 +276,75 @@ static void work_is_counted(void)
        "AdamW reads four arrays, writes three and the rounded weight");
 }
 
+/* The one file of the cache directory, for the caller to free; NULL without. */
+static char *cached_file(const char *cache)
+{
+    char *const dir = pf_path_join(cache, "pf");
+    struct pf_str_list names = {0};
+    char *path = NULL;
+
+    if (pf_dir_list(dir, &names) == 0 && names.n == 1) {
+        path = pf_path_join(dir, names.items[0]);
+    }
+    pf_str_list_release(&names);
+    pf_free(dir);
+    return path;
+}
+
+static const char *measured(const char *cache, enum pf_dtype dtype)
+{
+    struct pf_ops *ops = opened(NULL);
+    const char *variant = "failed";
+
+    (void)setenv("XDG_CACHE_HOME", cache, 1);
+    if (pf_ops_measure(ops) == 0) {
+        variant = pf_ops_chosen(ops, PF_OP_GEMM, dtype)->variant;
+    }
+    pf_ops_free(ops); /* variants are static text */
+    return variant;
+}
+
+static void a_measurement_is_kept(void)
+{
+    char cache[] = "/tmp/pf-ops-XXXXXX";
+    char *before = NULL, *after = NULL;
+    size_t n_before = 0, n_after = 0;
+
+    if (!mkdtemp(cache)) {
+        ok(false, "a directory for the cache");
+        return;
+    }
+    const char *const first = measured(cache, PF_DTYPE_BF16);
+    char *const path = cached_file(cache);
+    if (!path) {
+        skip("a measurement is kept", "no library beside pf's kernels: nothing to measure");
+        (void)pf_rmtree(cache);
+        return;
+    }
+    ok(strcmp(first, "failed") != 0 && strcmp(first, "ref") != 0, "%s serves BF16 products", first);
+    ok(strcmp(measured(cache, PF_DTYPE_BF16), first) == 0, "the next process chooses the same");
+
+    (void)pf_file_read_all(path, 0, &before, &n_before);
+    (void)pf_file_write_atomic(path, "{\"gemm\": {}", 11);
+    ok(strcmp(measured(cache, PF_DTYPE_F32), "failed") != 0, "a damaged file is not believed");
+    (void)pf_file_read_all(path, 0, &after, &n_after);
+    ok(n_after > 11 && n_before > 11, "but replaced");
+
+    char *const slow = before ? strstr(before, "\"BF16\": \"") : NULL;
+    if (slow) {
+        memcpy(slow + 9, "re", 2); /* a variant that is not there */
+        (void)pf_file_write_atomic(path, before, n_before);
+    }
+    ok(slow && strncmp(measured(cache, PF_DTYPE_BF16), "re", 2) != 0,
+       "nor is one that names what does not serve");
+    ok(strcmp(measured("/proc/none", PF_DTYPE_F32), "failed") != 0,
+       "a cache that cannot be written is no error");
+    pf_free(before);
+    pf_free(after);
+    pf_free(path);
+    (void)pf_rmtree(cache);
+}
+
 int main(void)
 {
     (void)unsetenv("PF_KERNELS");
@@ -288,5 +359,6 @@ int main(void)
     calls_can_be_watched();
     work_is_counted();
     pf_ops_free(NULL);
+    a_measurement_is_kept();
     return done();
 }
