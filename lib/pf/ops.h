@@ -93,8 +93,9 @@ int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const 
 /*
  * Choose, for each dtype, the kernel of gemm that is fastest on this machine: which that is differs
  * between CPUs (some multiply bf16 at half the rate of fp32, some at twice). Every row from the most
- * preferred one to pf's own best is timed, and one that is preferred less must be a tenth faster to
- * be chosen. Takes a quarter of a second at most, for the first time: results are kept in
+ * preferred one to pf's own best is timed, and one that is preferred less must take less than
+ * 0.8 of the time to be chosen. Times that scatter, since others use the machine, choose nothing and
+ * are not kept. Takes a quarter of a second at most, for the first time: results are kept in
  * $XDG_CACHE_HOME/pf (or ~/.cache/pf), one file for each CPU model, instruction set, thread count
  * and library; a file that cannot be read, or names what cannot serve here, is measured anew, and
  * one that cannot be written is not an error.
