@@ -75,6 +75,7 @@ struct converter {
 
 struct library {
     struct converter bf16, f16;
+    bool multiplies_bf16;
     float *wide; /* room for widened matrices */
     size_t wide_floats;
     dnnl_engine_t engine;
@@ -488,6 +489,21 @@ static bool bind_isa(const char *isa)
     return true;
 }
 
+/* Can the library make products of this dtype? It depends on the CPU and on what holds it back. */
+static bool has_products(struct library *lib, enum pf_dtype dtype)
+{
+    const struct pf_gemm_args small = {
+        .m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16, .ldc = 16, .c_dtype = dtype};
+    const struct key key = key_of(dtype, &small);
+    struct entry *entry;
+    const bool made = entry_find(lib, &key, &entry) == 0;
+
+    if (!made) {
+        pf_error_clear();
+    }
+    return made;
+}
+
 #define CONVERTER(isa, elem)                                                                       \
     {                                                                                              \
         pf_cpu_widen_##isa##_##elem, pf_cpu_narrow_##isa##_##elem                                  \
@@ -529,8 +545,16 @@ int pf_dnnl_open(int n_threads, const char *isa, void **library_out)
         pf_dnnl_close(lib);
         return err;
     }
+    lib->multiplies_bf16 = has_products(lib, PF_DTYPE_BF16);
     *library_out = lib;
     return 0;
+}
+
+bool pf_dnnl_serves(const void *library, const struct pf_kernel_row *row)
+{
+    const struct library *lib = library;
+
+    return row->fn != gemm_bf16 || lib->multiplies_bf16;
 }
 
 void pf_dnnl_close(void *library)

@@ -57,6 +57,8 @@ extern const size_t pf_kernels_dnnl_n;
  * "avx512", "avx512bf16"). Errors: PF_ENOMEM, PF_EDEVICE. */
 int pf_dnnl_open(int n_threads, const char *isa, void **library_out);
 void pf_dnnl_close(void *library);
+/* Can the library run this row of pf_kernels_dnnl here? Its bf16 products need AVX-512. */
+bool pf_dnnl_serves(const void *library, const struct pf_kernel_row *row);
 /* "oneDNN 2.6.0": of the library that is linked. Static storage. */
 const char *pf_dnnl_version(void);
 

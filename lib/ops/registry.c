@@ -181,6 +181,22 @@ static const char *why_not(const struct pf_ops *ops, const struct kernel_table *
     return NULL;
 }
 
+/* Why this row of its table does not serve, or NULL. */
+static const char *why_not_row(const struct pf_ops *ops, const struct kernel_table *table,
+                               const struct pf_kernel_row *row)
+{
+    const char *const why = why_not(ops, table);
+
+#if PF_HAVE_DNNL
+    if (!why && table->is_library && !pf_dnnl_serves(ops->dnnl, row)) {
+        return "the library has no such product for this CPU";
+    }
+#else
+    (void)row;
+#endif
+    return why;
+}
+
 static int compare_entries(const void *a, const void *b)
 {
     const struct entry *x = a, *y = b;
@@ -214,7 +230,7 @@ static int collect(struct pf_ops *ops)
     for (size_t t = 0; t < n_tables; t++) {
         for (size_t i = 0; i < tables[t].n; i++) {
             ops->entries[ops->n_entries] =
-                (struct entry){&tables[t].rows[i], why_not(ops, &tables[t]),
+                (struct entry){&tables[t].rows[i], why_not_row(ops, &tables[t], &tables[t].rows[i]),
                                tables[t].is_library ? ops->dnnl : NULL, ops->n_entries};
             ops->n_entries++;
         }

@@ -8,6 +8,8 @@
 #include "tap.h"
 
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #if PF_HAVE_DNNL
 
@@ -62,6 +64,34 @@ static void another_isa_gets_no_library(void)
     pf_ops_free(generic);
 }
 
+/* In a process of its own, since the library is bound once. oneDNN has no such product there. */
+static void bf16_is_multiplied_without_avx512(void)
+{
+    const pid_t child = fork();
+
+    if (child == 0) {
+        uint16_t one[4] = {0x3f80, 0x3f80, 0x3f80, 0x3f80};
+        float sum[4] = {0};
+        struct pf_ops *ops = NULL;
+        const int opened =
+            pf_ops_open(&(struct pf_ops_options){.n_threads = 1, .isa = "avx2"}, &ops);
+        const struct pf_gemm_args args = {.m = 2,
+                                          .n = 2,
+                                          .k = 2,
+                                          .a = one,
+                                          .lda = 2,
+                                          .b = one,
+                                          .ldb = 2,
+                                          .c = sum,
+                                          .ldc = 2,
+                                          .c_dtype = PF_DTYPE_F32};
+        _exit(opened == 0 && pf_op_gemm(ops, PF_DTYPE_BF16, &args) == 0 && sum[3] == 2 ? 0 : 1);
+    }
+    int status = -1;
+    (void)waitpid(child, &status, 0);
+    ok(status == 0, "a CPU without AVX-512 multiplies BF16 too");
+}
+
 int main(void)
 {
     struct pf_ops *ops = NULL;
@@ -74,6 +104,7 @@ int main(void)
         skip("oneDNN behind the registry", "this CPU has one instruction set only");
         return done();
     }
+    bf16_is_multiplied_without_avx512();
     ok(pf_ops_open(NULL, &ops) == 0 && strcmp(gemm_variant(ops), "dnnl") == 0,
        "oneDNN serves products by default");
     shapes_are_prepared_once(ops);
