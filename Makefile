@@ -39,7 +39,7 @@ PF_LDLIBS := -lm -lpthread -ldl
 include features.mk
 
 # Sources, sorted so that a build does not depend on directory order -------------------------------
-LIB_DIRS := base fmt shard dev comm ops model ckpt data train
+LIB_DIRS := base fmt shard dev comm ops model ckpt data train bench
 LIB_SRC := $(sort $(foreach d,$(LIB_DIRS),$(wildcard lib/$(d)/*.c)))
 LIB_SRC := $(filter-out $(FEATURE_SKIP),$(LIB_SRC))
 REF_SRC := $(sort $(wildcard kernels/ref/*.c))

@@ -7,7 +7,9 @@
 #include <pf/time.h>
 
 #include <omp.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -221,6 +223,14 @@ static void stream(const struct streams *s, stream_fn *fn, bool copy)
     }
 }
 
+/* Large pages where the system has some: fewer faults, and no misses of the TLB in the limit. */
+static void ask_large_pages(void *block, size_t bytes)
+{
+    const uintptr_t page = 4096, begin = ((uintptr_t)block + page - 1) / page * page;
+
+    (void)madvise((void *)begin, bytes - (size_t)(begin - (uintptr_t)block), MADV_HUGEPAGE);
+}
+
 /* Each thread touches its part first, so that the memory is near it. */
 static void fill(const struct streams *s)
 {
@@ -248,6 +258,9 @@ static int measure_streams(const struct unit *unit, int n_threads, struct pf_lim
         err = PF_ENOMEM;
         goto out;
     }
+    ask_large_pages(s.a, s.n * sizeof(float));
+    ask_large_pages(s.b, s.n * sizeof(float));
+    ask_large_pages(s.c, s.n * sizeof(float));
     fill(&s);
     const double bytes = (double)s.n * sizeof(float);
     limits->triad_array_bytes = bytes;

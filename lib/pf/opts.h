@@ -65,18 +65,25 @@ struct pf_opts_shared {
     bool no_progress;
 };
 
-/* The rows for it, to stand in a table. */
-#define PF_OPTS_SHARED(shared)                                                                     \
+/* The rows for it, to stand in a table. A program whose --json takes the name of a file has a row of
+ * its own between the two parts. */
+#define PF_OPTS_LOUDNESS(shared)                                                                   \
     {'q', "quiet", NULL, "only errors on stderr", PF_OPT_COUNT, &(shared)->quiet},                 \
-        {'v',          "verbose",         NULL, "more on stderr; again for more still",            \
-         PF_OPT_COUNT, &(shared)->verbose},                                                        \
-        {0, "json", NULL, "result as JSON on stdout", PF_OPT_FLAG, &(shared)->json},               \
-        {0, "no-progress", NULL, "no progress on stderr", PF_OPT_FLAG, &(shared)->no_progress},    \
+    {                                                                                              \
+        'v', "verbose", NULL, "more on stderr; again for more still", PF_OPT_COUNT,                \
+            &(shared)->verbose                                                                     \
+    }
+#define PF_OPTS_ASIDE(shared)                                                                      \
+    {0, "no-progress", NULL, "no progress on stderr", PF_OPT_FLAG, &(shared)->no_progress},        \
         {'V',         "version",         NULL, "print the version and exit; with -v in detail",    \
          PF_OPT_FLAG, &(shared)->version},                                                         \
     {                                                                                              \
         'h', "help", NULL, "print this help and exit", PF_OPT_FLAG, &(shared)->help                \
     }
+#define PF_OPTS_SHARED(shared)                                                                     \
+    PF_OPTS_LOUDNESS(shared),                                                                      \
+        {0, "json", NULL, "result as JSON on stdout", PF_OPT_FLAG, &(shared)->json},               \
+        PF_OPTS_ASIDE(shared)
 
 /*
  * Read argv[1..*argc), set fields, and leave the operands in argv[1..*argc) in their order. Errors:

@@ -25,6 +25,7 @@
 
 #include <pf/comm.h>
 #include <pf/config.h>
+#include <pf/ops.h>
 #include <pf/schedule.h>
 #include <pf/spec.h>
 #include <pf/table.h>
@@ -54,6 +55,19 @@ int pf_trainer_build(struct pf_trainer *trainer);
 /* Train until the last step, or until a stop was asked for (then a checkpoint is saved first).
  * Collective. PF_ENUMERIC when the loss is not finite. */
 int pf_trainer_run(struct pf_trainer *trainer);
+
+/* What one step was. */
+struct pf_step_report {
+    double loss, grad_norm, seconds;
+    int64_t tokens; /* targets, over all ranks */
+};
+
+/* One step and no more: nothing is logged, evaluated or saved. For measuring, between build and
+ * free, instead of pf_trainer_run. Collective. PF_ENUMERIC as there. */
+int pf_trainer_step(struct pf_trainer *trainer, struct pf_step_report *report_out);
+
+/* The registry of ops of this rank, for watching its calls (pf_ops_observe); the trainer's. */
+struct pf_ops *pf_trainer_ops(struct pf_trainer *trainer);
 
 /* Ask the run of this process to finish its step, save and end; safe in a signal handler. */
 void pf_trainer_ask_stop(void);

@@ -162,3 +162,18 @@ int pf_trainer_run(struct pf_trainer *t)
     }
     return finish(t);
 }
+
+int pf_trainer_step(struct pf_trainer *t, struct pf_step_report *report_out)
+{
+    struct step_result r;
+
+    PF_TRY(train_step(t, &r));
+    *report_out = (struct pf_step_report){
+        .loss = r.loss, .grad_norm = r.grad_norm, .seconds = r.seconds, .tokens = r.tokens};
+    return 0;
+}
+
+struct pf_ops *pf_trainer_ops(struct pf_trainer *t)
+{
+    return t->ops;
+}

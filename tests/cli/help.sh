@@ -61,7 +61,10 @@ check_tool()
     misused "$tool" "unknown option '--no-such-thing'" --no-such-thing
     misused "$tool" "unknown option '--verison'; did you mean '--version'\?" --verison
     misused "$tool" "unknown option '-Z'" -Z
-    misused "$tool" "option '--json' takes no value" --json=yes
+    case $tool in
+    pf-bench) misused "$tool" "option '--json' needs a value" --json ;; # the name of a file
+    *) misused "$tool" "option '--json' takes no value" --json=yes ;;
+    esac
 
     if [ -e /dev/full ]; then
         "$PF_BIN/$tool" --help >/dev/full 2>stderr
@@ -84,4 +87,5 @@ misused pf-train "give a config"
 misused pf-train "option '--stop' needs a value" --stop
 misused pf-train "--stop takes no config" --stop out config.json
 misused pf-inspect "give a command"
+misused pf-bench "give a command"
 done_testing
