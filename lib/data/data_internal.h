@@ -116,7 +116,7 @@ int pf_source_check_id(const struct pf_source *source, int64_t id, int64_t posit
  * pieces are taken in an order drawn from (key, epoch), or as they lie in the source, and each goes
  * to the first window that has room for it; then the windows are put in an order drawn likewise. So
  * epochs may differ in length. Takes at most 48 bytes a piece, all at the start; an epoch costs a
- * few hundred nanoseconds a piece when it is entered, and a jump as much for each epoch between.
+ * microsecond a piece when it is entered, and a jump as much for each epoch between.
  */
 struct pf_pack;
 
