@@ -61,7 +61,7 @@ check-man: all
 	$(Q)scripts/check-man
 check-cppcheck:
 	$(Q)cppcheck -q --std=c11 --error-exitcode=1 --inline-suppr --enable=warning,portability \
-	  --suppress=missingIncludeSystem -Ilib -I$(B)/include -DPF_ISA=generic lib kernels bin
+	  --suppress=missingIncludeSystem -Ilib -I$(B)/include -DPF_ISA=generic -DPF_ELEM=f32 -DPF_ELEM_f32 lib kernels bin
 lint: check-format check-includes check-headers check-man check-cppcheck
 
 completions: all
