@@ -14,7 +14,9 @@
 void pf_tool_start(const char *program)
 {
     pf_log_set_program(program);
+    /* Both then come back as errors of write(2), which are told and cleaned up after. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 int pf_tool_options(const struct pf_opt *table, size_t n, const char *usage_lines,

@@ -14,12 +14,14 @@
 
 #include <pf/digest.h>
 #include <pf/error.h>
+#include <pf/log.h>
 #include <pf/mem.h>
 #include <pf/time.h>
 
 #include <mpi.h>
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1013,23 +1015,113 @@ static int open_world(struct mpi *c, const struct pf_comm_options *options)
                                                             : COMM_DEFAULT_STAGING_BYTES);
 }
 
-static int mpi_init(int *argc, char ***argv, const struct pf_comm_options *options,
-                    struct pf_comm **world_out)
-{
-    int provided = 0, is_up = 0;
-    struct mpi *c;
+/*
+ * Until the world is there MPI waits for all ranks without end, and cannot be asked to give up. A
+ * thread that makes no call of MPI looks at the clock, and ends this process if the start takes longer
+ * than any other wait may; mpirun then ends the others.
+ */
+struct start_watch {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    double timeout_s;
+    bool up, running;
+};
 
-    MPI_Initialized(&is_up);
-    if (is_up) {
-        return pf_fail(PF_EINVAL, "MPI can be started only once in a process");
+/* This rank as the launcher numbers it; 0 where it does not say. */
+static long launcher_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *const text = getenv(names[i]);
+        if (text) {
+            return strtol(text, NULL, 10);
+        }
     }
+    return 0;
+}
+
+static void *watch_start(void *arg)
+{
+    struct start_watch *const w = arg;
+    const long rank = launcher_rank();
+    /* One after the other, so that only the first one speaks. */
+    const double end = pf_time_wall() + w->timeout_s +
+                       0.5 * (double)(rank < 0    ? 0
+                                      : rank < 20 ? rank
+                                                  : 20);
+    const struct timespec until = {.tv_sec = (time_t)end,
+                                   .tv_nsec = (long)((end - (double)(time_t)end) * 1e9)};
+    int code = 0;
+
+    pthread_mutex_lock(&w->mutex);
+    while (!w->up && code == 0) {
+        code = pthread_cond_timedwait(&w->changed, &w->mutex, &until);
+    }
+    const bool late = !w->up;
+    pthread_mutex_unlock(&w->mutex);
+    if (late) {
+        pf_log_error(NULL, "not all ranks have started within %g s", w->timeout_s);
+        _exit(pf_error_exit_status(PF_ETIMEOUT));
+    }
+    return NULL;
+}
+
+static void watch_begin(struct start_watch *w, double timeout_s)
+{
+    *w = (struct start_watch){.timeout_s = timeout_s > 0 ? timeout_s : COMM_DEFAULT_TIMEOUT_S};
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    /* Beyond a year (or where there are no threads) nobody waits to see it. */
+    w->running = w->timeout_s < 3e7 && pthread_create(&w->thread, NULL, watch_start, w) == 0;
+}
+
+static void watch_end(struct start_watch *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->up = true;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    if (w->running) {
+        pthread_join(w->thread, NULL);
+    }
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->mutex);
+}
+
+static int start_mpi(int *argc, char ***argv, const struct pf_comm_options *options,
+                     struct mpi **c_out)
+{
+    int provided = 0;
+    struct mpi *c;
     const int code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+
     if (code != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED) {
         return pf_fail(PF_ECOMM, "MPI does not start (code %d, thread level %d)", code, provided);
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     PF_TRY(new_world(&c));
     PF_TRY(open_world(c, options));
+    *c_out = c;
+    return 0;
+}
+
+static int mpi_init(int *argc, char ***argv, const struct pf_comm_options *options,
+                    struct pf_comm **world_out)
+{
+    struct start_watch watch;
+    struct mpi *c = NULL;
+    int is_up = 0;
+
+    MPI_Initialized(&is_up);
+    if (is_up) {
+        return pf_fail(PF_EINVAL, "MPI can be started only once in a process");
+    }
+    watch_begin(&watch, options->timeout_s);
+    const int err = start_mpi(argc, argv, options, &c);
+    watch_end(&watch);
+    PF_TRY(err);
     *world_out = &c->base;
     return 0;
 }

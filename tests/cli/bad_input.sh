@@ -151,6 +151,23 @@ refused 2 ".*hidden_size|.*model.*" "another model on resume" "$train" -q good.j
     resume_from_checkpoint=auto "model=$(echo "{$model, \"rms_norm_eps\": 0.5}" | tr -d '\n')" max_steps=6
 refused 4 "cannot create directory 'text.txt': Not a directory" "an output directory below a file" "$train" good.json output_dir=text.txt/out
 
+limited() # a process that may not write files of more than 100 KiB
+{
+    ulimit -f 100
+    exec "$train" -q good.json output_dir=limited
+}
+export -f limited
+refused 4 ".*: File too large" "a limit on the size of files is no signal" bash -c limited
+is "$(find limited -name '.staging*' | wc -l)" 0 "and nothing half written is left"
+
+cp -R saved endless && rm endless/checkpoint-000004/manifest.json &&
+    mkfifo endless/checkpoint-000004/manifest.json
+refused 4 ".*'endless/checkpoint-000004/manifest.json' is not a regular file" \
+    "a manifest that would never end" "$train" -q good.json output_dir=new \
+    resume_from_checkpoint=endless/checkpoint-000004
+timeout 60 "$PF_BIN/pf-inspect" show endless >stdout 2>stderr </dev/null
+ok $? "nor is it waited for beside a whole checkpoint" "$(cat stderr)"
+
 mount_here() # DIR OPTIONS
 {
     mkdir -p "$1" && [ "$(id -u)" = 0 ] && mount -t tmpfs -o "$2" tmpfs "$1" 2>/dev/null
@@ -260,6 +277,17 @@ exec "$train" -q good.json output_dir=out-place
 SH
 chmod +x other-place
 fails 4 "rank 1: .*'text.txt'.*" 5 "a rank that does not find its data ends all with its status" ./other-place
+
+# Rank 1 never starts.
+cat >other-program <<'SH'
+#!/usr/bin/env bash
+rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-0}}
+if [ "$rank" = 1 ]; then exec sleep 100; fi
+exec "$train" -q good.json output_dir=out-alone comm_timeout=2
+SH
+chmod +x other-program
+fails 6 "not all ranks have started within 2 s" 8 "a rank that does not start is not waited for without end" \
+    ./other-program
 
 if mountpoint -q small 2>/dev/null; then
     rm -rf small/out
