@@ -75,15 +75,15 @@ V_INLINE struct act act_any(const enum pf_act_kind kind, vf x)
         break;                                                                                     \
     }
 
-V_INLINE void fwd_at(const enum pf_act_kind kind, const elem *x, elem *y, int64_t n)
+V_INLINE void fwd_at(const enum pf_act_kind kind, const elem *x, elem *y, bool stream, int64_t n)
 {
-    e_store_n(y, act_any(kind, e_load_n(x, n)).y, n);
+    e_put_n(y, act_any(kind, e_load_n(x, n)).y, n, stream);
 }
 
 V_INLINE void bwd_at(const enum pf_act_kind kind, const elem *x, const elem *dy, elem *dx,
-                     int64_t n)
+                     bool stream, int64_t n)
 {
-    e_store_n(dx, e_load_n(dy, n) * act_any(kind, e_load_n(x, n)).dy, n);
+    e_put_n(dx, e_load_n(dy, n) * act_any(kind, e_load_n(x, n)).dy, n, stream);
 }
 
 static void act_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -92,12 +92,13 @@ static void act_fwd_part(const struct pf_kctx *ctx, const void *args, int part, 
     const struct pf_act_fwd_args *a = args;
     const elem *x = a->x;
     elem *y = a->y;
+    const bool stream = y != x && cpu_streams(ctx, y, 1, a->n, a->n);
 
-    (void)ctx;
     (void)part;
-#define CALL(kind) V_LOOP(lo, hi, fwd_at(kind, x + i, y + i, n))
+#define CALL(kind) V_LOOP(lo, hi, fwd_at(kind, x + i, y + i, stream, n))
     WITH_KIND(a->act, CALL)
 #undef CALL
+    e_fence();
 }
 
 int PF_CPU(act_fwd)(const struct pf_kctx *ctx, const void *args)
@@ -114,12 +115,13 @@ static void act_bwd_part(const struct pf_kctx *ctx, const void *args, int part, 
     const struct pf_act_bwd_args *a = args;
     const elem *x = a->x, *dy = a->dy;
     elem *dx = a->dx;
+    const bool stream = dx != dy && dx != x && cpu_streams(ctx, dx, 1, a->n, a->n);
 
-    (void)ctx;
     (void)part;
-#define CALL(kind) V_LOOP(lo, hi, bwd_at(kind, x + i, dy + i, dx + i, n))
+#define CALL(kind) V_LOOP(lo, hi, bwd_at(kind, x + i, dy + i, dx + i, stream, n))
     WITH_KIND(a->act, CALL)
 #undef CALL
+    e_fence();
 }
 
 int PF_CPU(act_bwd)(const struct pf_kctx *ctx, const void *args)
@@ -131,26 +133,28 @@ int PF_CPU(act_bwd)(const struct pf_kctx *ctx, const void *args)
 }
 
 V_INLINE void glu_fwd_at(const enum pf_act_kind kind, const elem *gate, const elem *up, elem *y,
-                         int64_t n)
+                         bool stream, int64_t n)
 {
-    e_store_n(y, act_any(kind, e_load_n(gate, n)).y * e_load_n(up, n), n);
+    e_put_n(y, act_any(kind, e_load_n(gate, n)).y * e_load_n(up, n), n, stream);
 }
 
 static void glu_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                          int64_t hi)
 {
     const struct pf_glu_fwd_args *a = args;
+    const bool stream =
+        a->y != a->gate && a->y != a->up && cpu_streams(ctx, a->y, a->n_rows, a->width, a->ldy);
 
-    (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
         const elem *gate = (const elem *)a->gate + r * a->ldg;
         const elem *up = (const elem *)a->up + r * a->ldu;
         elem *y = (elem *)a->y + r * a->ldy;
-#define CALL(kind) V_LOOP(0, a->width, glu_fwd_at(kind, gate + i, up + i, y + i, n))
+#define CALL(kind) V_LOOP(0, a->width, glu_fwd_at(kind, gate + i, up + i, y + i, stream, n))
         WITH_KIND(a->act, CALL)
 #undef CALL
     }
+    e_fence();
 }
 
 int PF_CPU(glu_fwd)(const struct pf_kctx *ctx, const void *args)
@@ -163,21 +167,23 @@ int PF_CPU(glu_fwd)(const struct pf_kctx *ctx, const void *args)
 
 /* Reads all before it writes: dgate may be gate, and dup may be up. */
 V_INLINE void glu_bwd_at(const enum pf_act_kind kind, const elem *gate, const elem *up,
-                         const elem *dy, elem *dgate, elem *dup, int64_t n)
+                         const elem *dy, elem *dgate, elem *dup, bool stream, int64_t n)
 {
     const struct act act = act_any(kind, e_load_n(gate, n));
     const vf u = e_load_n(up, n), d = e_load_n(dy, n);
 
-    e_store_n(dgate, d * u * act.dy, n);
-    e_store_n(dup, d * act.y, n);
+    e_put_n(dgate, d * u * act.dy, n, stream);
+    e_put_n(dup, d * act.y, n, stream);
 }
 
 static void glu_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                          int64_t hi)
 {
     const struct pf_glu_bwd_args *a = args;
+    const bool stream = a->dgate != a->gate && a->dup != a->up &&
+                        cpu_streams(ctx, a->dgate, a->n_rows, a->width, a->ldg) &&
+                        cpu_streams(ctx, a->dup, a->n_rows, a->width, a->ldu);
 
-    (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
         const elem *gate = (const elem *)a->gate + r * a->ldg;
@@ -185,10 +191,11 @@ static void glu_bwd_part(const struct pf_kctx *ctx, const void *args, int part, 
         const elem *dy = (const elem *)a->dy + r * a->lddy;
         elem *dgate = (elem *)a->dgate + r * a->ldg, *dup = (elem *)a->dup + r * a->ldu;
 #define CALL(kind)                                                                                 \
-    V_LOOP(0, a->width, glu_bwd_at(kind, gate + i, up + i, dy + i, dgate + i, dup + i, n))
+    V_LOOP(0, a->width, glu_bwd_at(kind, gate + i, up + i, dy + i, dgate + i, dup + i, stream, n))
         WITH_KIND(a->act, CALL)
 #undef CALL
     }
+    e_fence();
 }
 
 int PF_CPU(glu_bwd)(const struct pf_kctx *ctx, const void *args)

@@ -36,6 +36,19 @@ V_INLINE void cpu_part(int64_t n, int64_t grain, int n_parts, int part, int64_t 
     *hi_out = hi < n ? hi : n;
 }
 
+/*
+ * Shall y, n_rows rows of width elements, be written past the caches? Where it would not stay in them
+ * anyway, that saves reading each line before it is written. Call e_fence at the end of a part.
+ */
+V_INLINE bool cpu_streams(const struct pf_kctx *ctx, const void *y, int64_t n_rows, int64_t width,
+                          int64_t ld)
+{
+    const size_t unit = VL * sizeof(elem);
+
+    return ctx->cache_bytes > 0 && (size_t)(n_rows * width) > ctx->cache_bytes / sizeof(elem) &&
+           (uintptr_t)y % unit == 0 && (n_rows == 1 || (size_t)ld * sizeof(elem) % unit == 0);
+}
+
 /* Things [lo, hi) of an op, as part `part`. */
 typedef void (*cpu_part_fn)(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                             int64_t hi);

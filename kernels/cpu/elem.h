@@ -13,6 +13,8 @@
 
 #include <pf/dtype.h>
 
+#include <stdbool.h>
+
 #if defined(PF_ELEM_f32)
 
 typedef float elem;
@@ -194,6 +196,40 @@ V_INLINE void e_store_n(elem *p, vf x, int64_t n)
 }
 
 #endif
+
+/* Past the caches: p is aligned to whole vectors of elements. Other threads see it after e_fence. */
+V_INLINE void e_stream(elem *p, vf x)
+{
+#if ELEM_IS_F32 && defined(__AVX512F__)
+    _mm512_stream_ps(p, x);
+#elif ELEM_IS_F32 && defined(__AVX2__)
+    _mm256_stream_ps(p, x);
+#elif ELEM_IS_F32 && defined(__SSE2__)
+    _mm_stream_ps(p, x);
+#elif defined(__AVX512F__)
+    _mm256_stream_si256((__m256i *)(void *)p, (__m256i)half_narrow(x));
+#elif defined(__AVX2__)
+    _mm_stream_si128((__m128i *)(void *)p, (__m128i)half_narrow(x));
+#else
+    e_store_n(p, x, VL);
+#endif
+}
+
+V_INLINE void e_fence(void)
+{
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+V_INLINE void e_put_n(elem *p, vf x, int64_t n, bool stream)
+{
+    if (stream && n == VL) {
+        e_stream(p, x);
+    } else {
+        e_store_n(p, x, n);
+    }
+}
 
 /* One element. */
 V_INLINE float e_get(const elem *p)

@@ -8,10 +8,11 @@ static void add_part(const struct pf_kctx *ctx, const void *args, int part, int6
     const struct pf_add_args *g = args;
     const elem *a = g->a, *b = g->b;
     elem *y = g->y;
+    const bool stream = y != a && y != b && cpu_streams(ctx, y, 1, g->n, g->n);
 
-    (void)ctx;
     (void)part;
-    V_LOOP(lo, hi, e_store_n(y + i, e_load_n(a + i, n) + e_load_n(b + i, n), n));
+    V_LOOP(lo, hi, e_put_n(y + i, e_load_n(a + i, n) + e_load_n(b + i, n), n, stream));
+    e_fence();
 }
 
 int PF_CPU(add)(const struct pf_kctx *ctx, const void *args)

@@ -55,8 +55,8 @@ static void rmsnorm_fwd_part(const struct pf_kctx *ctx, const void *args, int pa
 {
     const struct pf_rmsnorm_fwd_args *a = args;
     const elem *w = a->weight;
+    const bool stream = a->y != a->x && cpu_streams(ctx, a->y, a->n_rows, a->width, a->ldy);
 
-    (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
         const elem *x = (const elem *)a->x + r * a->ldx;
@@ -66,8 +66,9 @@ static void rmsnorm_fwd_part(const struct pf_kctx *ctx, const void *args, int pa
         const float rstd = 1.0f / __builtin_sqrtf(sums_total(&sq) / (float)a->width + a->eps);
         a->rstd[r] = rstd;
         V_LOOP(0, a->width,
-               e_store_n(y + i, e_round(e_load_n(x + i, n) * rstd) * e_load_n(w + i, n), n));
+               e_put_n(y + i, e_round(e_load_n(x + i, n) * rstd) * e_load_n(w + i, n), n, stream));
     }
+    e_fence();
 }
 
 int PF_CPU(rmsnorm_fwd)(const struct pf_kctx *ctx, const void *args)
@@ -91,11 +92,11 @@ V_INLINE vf rmsnorm_bwd_term(const elem *x, const elem *w, const elem *dy, float
 }
 
 V_INLINE void rmsnorm_dx(const elem *x, const elem *w, const elem *dy, float rstd, float mean,
-                         elem *dx, bool accumulate, int64_t n)
+                         elem *dx, bool accumulate, bool stream, int64_t n)
 {
     const vf g = e_load_n(dy, n) * e_load_n(w, n) * rstd - e_load_n(x, n) * mean;
 
-    e_store_n(dx, accumulate ? e_load_n(dx, n) + g : g, n);
+    e_put_n(dx, accumulate ? e_load_n(dx, n) + g : g, n, stream);
 }
 
 static void rmsnorm_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -104,6 +105,8 @@ static void rmsnorm_bwd_part(const struct pf_kctx *ctx, const void *args, int pa
     const struct pf_rmsnorm_bwd_args *a = args;
     const elem *w = a->weight;
     float *dw = a->dweight ? (float *)ctx->scratch + part * a->width : NULL;
+    const bool stream =
+        a->dx != a->dy && a->dx != a->x && cpu_streams(ctx, a->dx, a->n_rows, a->width, a->lddx);
 
     if (dw) {
         memset(dw, 0, (size_t)a->width * sizeof *dw);
@@ -122,11 +125,14 @@ static void rmsnorm_bwd_part(const struct pf_kctx *ctx, const void *args, int pa
         /* d rstd / dx brings rstd^3 * mean(dy w x) x */
         const float mean = sums_total(&dot) / (float)a->width * rstd * rstd * rstd;
         if (a->dx_accumulate) {
-            V_LOOP(0, a->width, rmsnorm_dx(x + i, w + i, dy + i, rstd, mean, dx + i, true, n));
+            V_LOOP(0, a->width,
+                   rmsnorm_dx(x + i, w + i, dy + i, rstd, mean, dx + i, true, false, n));
         } else {
-            V_LOOP(0, a->width, rmsnorm_dx(x + i, w + i, dy + i, rstd, mean, dx + i, false, n));
+            V_LOOP(0, a->width,
+                   rmsnorm_dx(x + i, w + i, dy + i, rstd, mean, dx + i, false, stream, n));
         }
     }
+    e_fence();
 }
 
 int PF_CPU(rmsnorm_bwd)(const struct pf_kctx *ctx, const void *args)
@@ -152,11 +158,11 @@ V_INLINE vf squared_distance(const elem *x, float mean, int64_t n)
 }
 
 V_INLINE void layernorm_y(const elem *x, const elem *w, const elem *b, float mean, float rstd,
-                          elem *y, int64_t n)
+                          elem *y, bool stream, int64_t n)
 {
     const vf hat = (e_load_n(x, n) - mean) * rstd;
 
-    e_store_n(y, v_fma(hat, e_load_n(w, n), b ? e_load_n(b, n) : (vf){0}), n);
+    e_put_n(y, v_fma(hat, e_load_n(w, n), b ? e_load_n(b, n) : (vf){0}), n, stream);
 }
 
 static void layernorm_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -164,8 +170,8 @@ static void layernorm_fwd_part(const struct pf_kctx *ctx, const void *args, int 
 {
     const struct pf_layernorm_fwd_args *a = args;
     const elem *w = a->weight, *b = a->bias;
+    const bool stream = a->y != a->x && cpu_streams(ctx, a->y, a->n_rows, a->width, a->ldy);
 
-    (void)ctx;
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
         const elem *x = (const elem *)a->x + r * a->ldx;
@@ -178,11 +184,12 @@ static void layernorm_fwd_part(const struct pf_kctx *ctx, const void *args, int 
         a->mean[r] = mean;
         a->rstd[r] = rstd;
         if (b) {
-            V_LOOP(0, a->width, layernorm_y(x + i, w + i, b + i, mean, rstd, y + i, n));
+            V_LOOP(0, a->width, layernorm_y(x + i, w + i, b + i, mean, rstd, y + i, stream, n));
         } else {
-            V_LOOP(0, a->width, layernorm_y(x + i, w + i, NULL, mean, rstd, y + i, n));
+            V_LOOP(0, a->width, layernorm_y(x + i, w + i, NULL, mean, rstd, y + i, stream, n));
         }
     }
+    e_fence();
 }
 
 int PF_CPU(layernorm_fwd)(const struct pf_kctx *ctx, const void *args)
@@ -215,17 +222,18 @@ V_INLINE vf layernorm_bwd_term(const elem *x, const elem *w, const elem *dy, flo
 }
 
 V_INLINE void layernorm_dx(const elem *x, const elem *w, const elem *dy, float mean, float rstd,
-                           float mean_g, float mean_gh, elem *dx, bool accumulate, int64_t n)
+                           float mean_g, float mean_gh, elem *dx, bool accumulate, bool stream,
+                           int64_t n)
 {
     const vf hat = layernorm_hat(x, mean, rstd, n);
     const vf g = (e_load_n(dy, n) * e_load_n(w, n) - mean_g - hat * mean_gh) * rstd;
 
-    e_store_n(dx, accumulate ? e_load_n(dx, n) + g : g, n);
+    e_put_n(dx, accumulate ? e_load_n(dx, n) + g : g, n, stream);
 }
 
 /* dw and db are NULL or not by a constant after inlining. */
 V_INLINE void layernorm_bwd_row(const struct pf_layernorm_bwd_args *a, int64_t r, float *dw,
-                                float *db)
+                                float *db, bool stream)
 {
     const elem *w = a->weight, *x = (const elem *)a->x + r * a->ldx;
     const elem *dy = (const elem *)a->dy + r * a->lddy;
@@ -240,10 +248,12 @@ V_INLINE void layernorm_bwd_row(const struct pf_layernorm_bwd_args *a, int64_t r
     const float mean_gh = sums_total(&gh) / (float)a->width;
     if (a->dx_accumulate) {
         V_LOOP(0, a->width,
-               layernorm_dx(x + i, w + i, dy + i, mean, rstd, mean_g, mean_gh, dx + i, true, n));
+               layernorm_dx(x + i, w + i, dy + i, mean, rstd, mean_g, mean_gh, dx + i, true, false,
+                            n));
     } else {
         V_LOOP(0, a->width,
-               layernorm_dx(x + i, w + i, dy + i, mean, rstd, mean_g, mean_gh, dx + i, false, n));
+               layernorm_dx(x + i, w + i, dy + i, mean, rstd, mean_g, mean_gh, dx + i, false,
+                            stream, n));
     }
 }
 
@@ -252,15 +262,18 @@ static void layernorm_bwd_part(const struct pf_kctx *ctx, const void *args, int 
 {
     const struct pf_layernorm_bwd_args *a = args;
     float *dw = (float *)ctx->scratch + 2 * part * a->width, *db = dw + a->width;
+    const bool stream =
+        a->dx != a->dy && a->dx != a->x && cpu_streams(ctx, a->dx, a->n_rows, a->width, a->lddx);
 
     memset(dw, 0, 2 * (size_t)a->width * sizeof *dw);
     for (int64_t r = lo; r < hi; r++) {
         if (a->dweight && a->dbias) {
-            layernorm_bwd_row(a, r, dw, db);
+            layernorm_bwd_row(a, r, dw, db, stream);
         } else {
-            layernorm_bwd_row(a, r, a->dweight ? dw : NULL, a->dbias ? db : NULL);
+            layernorm_bwd_row(a, r, a->dweight ? dw : NULL, a->dbias ? db : NULL, stream);
         }
     }
+    e_fence();
 }
 
 int PF_CPU(layernorm_bwd)(const struct pf_kctx *ctx, const void *args)

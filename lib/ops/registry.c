@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum isa { ISA_GENERIC, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, N_ISAS };
 static const char *const isa_names[N_ISAS] = {"generic", "avx2", "avx512", "avx512bf16"};
@@ -28,6 +29,7 @@ struct pf_ops {
     int n_threads;
     enum isa isa;
     bool ref_only;
+    size_t cache_bytes;
     void *dnnl;
     struct entry *entries; /* sorted by op, dtype, falling preference */
     size_t n_entries;
@@ -257,6 +259,14 @@ static void choose_by_preference(struct pf_ops *ops)
     }
 }
 
+/* The last-level cache, or 0 where the system does not know. */
+static size_t last_cache_bytes(void)
+{
+    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+
+    return l3 > 0 ? (size_t)l3 : l2 > 0 ? (size_t)l2 : 0;
+}
+
 /* PF_KERNELS and the options; ops->dnnl is opened only where it can serve. */
 static int configure(struct pf_ops *ops, const struct pf_ops_options *options)
 {
@@ -270,6 +280,7 @@ static int configure(struct pf_ops *ops, const struct pf_ops_options *options)
         return pf_fail(PF_EINVAL, "thread count %d is negative", options->n_threads);
     }
     ops->n_threads = options->n_threads;
+    ops->cache_bytes = options->cache_bytes ? options->cache_bytes : last_cache_bytes();
     if (ops->n_threads == 0) {
         struct pf_cpu_info cpu;
         PF_TRY(pf_cpu_info(&cpu));
@@ -516,7 +527,7 @@ static int call(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const vo
         return 0;
     }
     PF_TRY(reserve(ops, scratch_bytes));
-    const struct pf_kctx ctx = {ops->n_threads, ops->scratch, ops->scratch_bytes,
+    const struct pf_kctx ctx = {ops->n_threads, ops->scratch, ops->scratch_bytes, ops->cache_bytes,
                                 ops->entries[at].library};
     const struct pf_kernel_row *const kernel = ops->entries[at].kernel;
     return ops->observer ? call_observed(ops, kernel, &ctx, args) : kernel->fn(&ctx, args);

@@ -36,6 +36,9 @@ struct pf_ops_options {
      * it serves. NULL: the best of this CPU. */
     const char *isa;
     bool ref_only; /* only the reference serves; so does the environment PF_KERNELS=ref */
+    /* Outputs above this many bytes are written past the caches, with the same bits. 0: the size of
+     * the last-level cache, as the system tells it. */
+    size_t cache_bytes;
 };
 
 /*

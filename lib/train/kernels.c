@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 static const char *const isas[] = {"generic", "avx2", "avx512", "avx512bf16"};
 
@@ -42,6 +43,12 @@ static int thread_count(struct pf_trainer *t, int *threads_out)
     PF_TRY(pf_cpu_info(&info));
     if (n == 0) {
         n = info.n_cpus / local > 1 ? info.n_cpus / local : 1;
+    }
+    const int64_t online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (n > 1 && n <= info.n_cpus && online > 0 && n * local > online) {
+        pf_log_warn0("train",
+                     "%d ranks of %lld threads share the %lld CPUs of a host: lower threads", local,
+                     (long long)n, (long long)online);
     }
     if (n > info.n_cpus) {
         pf_log_warn("train",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * all.c - every row of every kernel table against the reference, over shapes that are odd, tiny,
- * padded and larger than a tile; with 1, 2 and 3 threads. Rows are read from the registry, so a new
+ * padded and larger than a tile; with 1, 2 and 3 threads, those of two past the caches. Rows are read from the registry, so a new
  * table is tested without a change here.
  *
  * Every buffer lies between guards, and the gaps between its rows are filled too: of inputs with
@@ -1011,7 +1011,8 @@ int main(int argc, char **argv)
         return done();
     }
     for (int t = 0; t < MAX_THREADS; t++) {
-        if (pf_ops_open(&(struct pf_ops_options){.n_threads = t + 1}, &ops[t]) != 0) {
+        if (pf_ops_open(&(struct pf_ops_options){.n_threads = t + 1, .cache_bytes = t == 1 ? 1 : 0},
+                        &ops[t]) != 0) {
             ok(false, "the registry opens: %s", pf_error_message());
             return done();
         }
