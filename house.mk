@@ -10,6 +10,8 @@ help:
 # make check-threads        what has threads of its own, under ThreadSanitizer
 # make check-long           the long proofs: hundreds of kills, hours of fuzzing
 # make check-interop        against torch and transformers in a scratch Python environment
+# make bench                every op and its percent of the machine's limit
+# make bench-vs-torch       beside PyTorch; writes the tables of docs/performance.md
 # make demo                 train, kill, resume, export, verify on real text
 # make rows                 SYSTEMS.md rows that work, and the tests that show it
 # make lint                 format, includes, headers, man pages, cppcheck
@@ -40,6 +42,10 @@ check-long: all tests
 	$(Q)scripts/check-long $(B)
 check-interop: all
 	$(Q)scripts/check-interop
+bench: all
+	$(Q)bin/pf-bench ops
+bench-vs-torch: all
+	$(Q)scripts/bench-vs-torch --docs
 demo: deps
 	$(Q)$(MAKE) $(PARALLEL) --no-print-directory all
 	$(Q)scripts/demo
