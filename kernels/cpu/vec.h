@@ -223,12 +223,6 @@ V_INLINE vf v_abs(vf a)
     return (vf)((vi)a & 0x7fffffff);
 }
 
-/* |a| with the sign of b. */
-V_INLINE vf v_copysign(vf a, vf b)
-{
-    return (vf)(((vi)a & 0x7fffffff) | ((vi)b & INT32_MIN));
-}
-
 /* Do `statement` for elements lo..hi-1: i is the first of n elements, n = VL except at the end. */
 #define V_LOOP(lo, hi, statement)                                                                  \
     do {                                                                                           \
@@ -296,50 +290,6 @@ V_INLINE vf v_exp(vf x)
     const vi whole = (vi)t - (vi)magic, half = whole >> 1;
     return p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
 #endif
-}
-
-/* tanh(x): an odd polynomial below 0.625, 1 - 2/(exp(2|x|) + 1) above. Error below 1.5 ulp. */
-V_INLINE vf v_tanh(vf x)
-{
-    const vf a = v_abs(x), z = x * x;
-    vf p = v_set(-0x1.8f8de4p-8f);
-
-    p = v_fma(p, z, v_set(0x1.58048ep-6f));
-    p = v_fma(p, z, v_set(-0x1.b9258ap-5f));
-    p = v_fma(p, z, v_set(0x1.110e1cp-3f));
-    p = v_fma(p, z, v_set(-0x1.555552p-2f));
-    const vf small = v_fma(p * z, x, x);
-    const vf large = 1.0f - 2.0f / (v_exp(a + a) + 1.0f);
-    return v_select(v_lt(a, v_set(0.625f)), small, v_copysign(large, x));
-}
-
-/*
- * erf(x): an odd polynomial up to 1; above, 1 - exp(-x^2) q(1/(1 + x/2)), where q interpolates
- * exp(x^2) erfc(x) on [1,4] and erf is 1 in fp32 from 4 on. Error below 1.5 ulp.
- */
-V_INLINE vf v_erf(vf x)
-{
-    const vf a = v_min(v_set(4.0f), v_abs(x)), z = a * a;
-    vf p = v_set(0x1.4a569p-14f), q = v_set(-0x1.b75728p-5f);
-
-    p = v_fma(p, z, v_set(-0x1.a45088p-11f));
-    p = v_fma(p, z, v_set(0x1.54127p-8f));
-    p = v_fma(p, z, v_set(-0x1.b7fabap-6f));
-    p = v_fma(p, z, v_set(0x1.ce2d1p-4f));
-    p = v_fma(p, z, v_set(-0x1.81273ep-2f));
-    /* 2/sqrt(pi) - 1 apart, so that the leading term is not rounded with the product. */
-    p = v_fma(p, z, v_set(0x1.06eba8p-3f));
-    const vf small = v_fma(p, a, a);
-
-    const vf t = 1.0f / v_fma(a, v_set(0.5f), v_set(1.0f));
-    q = v_fma(q, t, v_set(-0x1.d37a66p-5f));
-    q = v_fma(q, t, v_set(0x1.9d2dcep-2f));
-    q = v_fma(q, t, v_set(0x1.9fb9a8p-4f));
-    q = v_fma(q, t, v_set(0x1.52b2p-2f));
-    q = v_fma(q, t, v_set(0x1.18339ap-2f));
-    q = v_fma(q, t, v_set(0x1.3d419ep-11f));
-    const vf large = 1.0f - v_exp(-z) * q;
-    return v_copysign(v_select(v_lt(a, v_set(1.0f)), small, large), x);
 }
 
 /*
