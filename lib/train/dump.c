@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 struct dump {
-    char *dir;
+    char *dir, *final; /* where it is written, and what it is called when it is whole; rank 0 */
     struct pf_st_writer *logits, *hidden; /* NULL: not asked for, or not rank 0 */
     float *buffer;                        /* one micro-batch of the widest tensor */
 };
@@ -87,6 +87,7 @@ static void dump_free(struct dump *d)
         pf_st_writer_free(d->hidden);
         pf_free(d->buffer);
         pf_free(d->dir);
+        pf_free(d->final);
         pf_free(d);
     }
 }
@@ -106,8 +107,9 @@ int train_dump_begin(struct pf_trainer *t)
         return PF_ENOMEM;
     }
     if (pf_comm_rank(t->dp) == 0) {
-        d->dir = pf_asprintf("%s/dump/step-%06lld", t->config->output_dir, (long long)t->step);
-        err = d->dir ? pf_rmtree(d->dir) : PF_ENOMEM; /* a resumed run writes it again */
+        d->dir = pf_asprintf("%s/dump/.step-%06lld", t->config->output_dir, (long long)t->step);
+        d->final = pf_asprintf("%s/dump/step-%06lld", t->config->output_dir, (long long)t->step);
+        err = d->dir && d->final ? pf_rmtree(d->dir) : PF_ENOMEM;
         err = err ? err : pf_mkdirs(d->dir);
         if (!err && (t->config->dump & PF_DUMP_LOGITS)) {
             err = open_logits(t, d);
@@ -215,7 +217,16 @@ int train_dump_end(struct pf_trainer *t)
     if (d && d->hidden && !err) {
         err = pf_st_writer_finish(d->hidden, false);
     }
-    dump_free(d);
-    t->dump = NULL;
+    if (d && d->final && !err) {
+        err = pf_rmtree(d->final); /* of a run that was resumed before this step */
+        err = err ? err : pf_rename_durable(d->dir, d->final);
+    }
+    train_dump_abandon(t);
     return err;
+}
+
+void train_dump_abandon(struct pf_trainer *t)
+{
+    dump_free(t->dump);
+    t->dump = NULL;
 }

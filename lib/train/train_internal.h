@@ -154,6 +154,7 @@ int train_dump_begin(struct pf_trainer *t);
 int train_dump_micro(struct pf_trainer *t, int micro, int live);
 int train_dump_grads(struct pf_trainer *t, double scale);
 int train_dump_end(struct pf_trainer *t);
+void train_dump_abandon(struct pf_trainer *t); /* a step that failed: nothing gets a final name */
 
 /* sample.c: is text asked for; its cost: tokens of a forward, bytes held, arithmetic of one text; and
  * write one at this step (nothing above rank 0). */

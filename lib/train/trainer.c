@@ -272,7 +272,7 @@ void pf_trainer_free(struct pf_trainer *t)
         return;
     }
     train_metrics_close(t);
-    train_dump_end(t);
+    train_dump_abandon(t);
     train_profile_free(t);
     train_sample_free(t);
     train_output_end(t);

@@ -160,6 +160,16 @@ export -f limited
 refused 4 ".*: File too large" "a limit on the size of files is no signal" bash -c limited
 is "$(find limited -name '.staging*' | wc -l)" 0 "and nothing half written is left"
 
+dumps() # the logits of a step take 32 KiB
+{
+    ulimit -f 30
+    exec "$train" -q good.json output_dir=out-dump 'dump_steps=[1]'
+}
+export -f dumps
+refused 4 ".*'out-dump/dump/.step-000001/logits.safetensors.*: File too large" \
+    "a dump that does not fit: the reason is told" bash -c dumps
+is "$(ls out-dump/dump)" "" "and what is not whole has no final name"
+
 cp -R saved endless && rm endless/checkpoint-000004/manifest.json &&
     mkfifo endless/checkpoint-000004/manifest.json
 refused 4 ".*'endless/checkpoint-000004/manifest.json' is not a regular file" \
