@@ -25,11 +25,11 @@ DESTDIR ?=
 
 CC ?= cc
 OPT ?= $(if $(SAN),-O1,-O2)
+# What gcc can no longer judge where a sanitizer stands between a value and its use.
+WARN_BLIND := -Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes \
         -Wmissing-prototypes -Wpointer-arith -Wvla -Wwrite-strings -Wundef \
         $(if $(SAN),$(WARN_BLIND))
-# What gcc can no longer judge where a sanitizer stands between a value and its use.
-WARN_BLIND := -Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow
 CFLAGS ?=
 # -ffp-contract=off: a*b+c is fused only where a kernel says so, so that one source gives one result.
 PF_CFLAGS := -std=c11 -D_GNU_SOURCE -g $(OPT) -fno-omit-frame-pointer -ffp-contract=off -fopenmp \
