@@ -17,7 +17,8 @@ static double load(const struct bench_buf *b, int64_t i)
                                        : (double)pf_f32_from_f16(((const uint16_t *)b->data)[i]);
 }
 
-/* All arrays of a small call from the whole one's, outputs that are added to as well. */
+/* All arrays of a small call from the whole one's: outputs that are added to as well, and inputs
+ * that another op has made, so that both start from the same bits. */
 static void copy_slice(const struct bench_call *whole, const struct bench_slice *slice,
                        struct bench_call *small)
 {
@@ -113,7 +114,6 @@ int bench_check(const struct bench_op *op, enum pf_dtype dtype, const struct ben
     }
     PF_TRY_GOTO(contestant->run(contestant->state, op, &got), out);
     for (int i = 0; i < n; i++) {
-        PF_TRY_GOTO(op->prepare ? op->prepare(reference, &want[i]) : 0, out);
         PF_TRY_GOTO(op->call(reference, &want[i]), out);
         weigh(op, factor, &got, &want[i], &slices[i], &outcome);
     }

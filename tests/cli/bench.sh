@@ -126,7 +126,7 @@ if command -v python3 >/dev/null; then
         "$(sed -n '2,/^$/p' table | sed '/^$/d; s/   *.*//')" "table and document have the same cases"
 fi
 # shellcheck disable=SC2086
-gives 0 "float16" ops add rmsnorm_fwd --model tiny.json --dtype fp16 $small --json -
+gives 0 "float16" ops add rmsnorm_fwd attention_bwd --model tiny.json --dtype fp16 $small --json -
 cp out half.json
 document=half.json
 says "{'F16'}" "{c['dtype'] for c in d['cases']}" "--json - writes the document, and no table"

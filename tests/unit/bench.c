@@ -142,6 +142,7 @@ static void empty_old(struct pf_bench_record *now, struct pf_bench_record *old)
 static void no_old_case(struct pf_bench_record *now, struct pf_bench_record *old)
 {
     (void)now;
+    pf_free(old->cases[0].time.seconds);
     old->n_cases = 0;
 }
 static void wrong_old(struct pf_bench_record *now, struct pf_bench_record *old)
