@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "replay.h"
+
 
 static void visit(const struct pf_json *node)
 {
@@ -74,9 +75,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #ifndef PF_LIBFUZZER
 
-#define ITERATIONS 30000
-#define MAX_BYTES 512
-
 static const char *const seeds[] = {
     "{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],"
     "\"data_offsets\":[0,24]}}",
@@ -85,90 +83,14 @@ static const char *const seeds[] = {
     " \t\r\n\"lonely\" ",
 };
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
-/* Change, drop, double or insert bytes; insertions favour what the grammar knows. */
-static size_t mutate(uint8_t *data, size_t size, uint64_t *state)
-{
-    static const char known[] = "{}[]\",:\\0123456789eE+-.tfnu \n\xc3\xff\x01";
-    const uint64_t r = next_random(state);
-    const size_t at = size ? (size_t)(r >> 8) % size : 0;
-    const uint8_t byte =
-        r & 128 ? (uint8_t)(r >> 40) : (uint8_t)known[(r >> 40) % (sizeof known - 1)];
-
-    if (r % 4 == 0 && size > 0) {
-        data[at] = byte;
-    } else if (r % 4 == 1 && size > 0) {
-        memmove(data + at, data + at + 1, size - at - 1);
-        size--;
-    } else if (r % 4 == 2 && size < MAX_BYTES) {
-        memmove(data + at + 1, data + at, size - at);
-        data[at] = byte;
-        size++;
-    } else if (size > 0 && size < MAX_BYTES / 2) {
-        const size_t n = (size_t)(r >> 48) % (size - at) + 1;
-        memmove(data + at + n, data + at, size - at);
-        size += n;
-    }
-    return size;
-}
-
-static void fuzz_seeds(void)
-{
-    uint64_t state = 88172645463325252u;
-
-    for (int i = 0; i < ITERATIONS; i++) {
-        uint8_t data[MAX_BYTES];
-        const char *const seed = seeds[(size_t)i % (sizeof seeds / sizeof seeds[0])];
-        size_t size = strlen(seed);
-        memcpy(data, seed, size);
-        for (uint64_t n = next_random(&state) % 4; n > 0; n--) {
-            size = mutate(data, size, &state);
-        }
-        /* An exact copy, so that a read beyond its end is seen by AddressSanitizer. */
-        uint8_t *const exact = malloc(size ? size : 1);
-        PF_ASSERT(exact);
-        memcpy(exact, data, size);
-        LLVMFuzzerTestOneInput(exact, size);
-        free(exact);
-    }
-}
-
-static int replay(const char *path)
-{
-    FILE *const file = fopen(path, "rb");
-    static uint8_t data[1 << 20];
-
-    if (!file) {
-        printf("not ok - cannot open %s\n", path);
-        return 1;
-    }
-    const size_t size = fread(data, 1, sizeof data, file);
-    fclose(file);
-    LLVMFuzzerTestOneInput(data, size);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
-    int failed = 0;
+    struct fuzz_seed list[sizeof seeds / sizeof seeds[0]];
 
-    for (int i = 1; i < argc; i++) {
-        failed |= replay(argv[i]);
-        printf("%s %d - %s\n", failed ? "not ok" : "ok", i, argv[i]);
+    for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) {
+        list[i] = (struct fuzz_seed){seeds[i], strlen(seeds[i])};
     }
-    if (argc == 1) {
-        fuzz_seeds();
-        printf("ok 1 - %d mutations of %zu seeds\n", ITERATIONS, sizeof seeds / sizeof seeds[0]);
-    }
-    printf("1..%d\n", argc > 1 ? argc - 1 : 1);
-    return failed;
+    return fuzz_main(argc, argv, list, sizeof seeds / sizeof seeds[0]);
 }
 
 #endif
