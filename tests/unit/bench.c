@@ -143,8 +143,6 @@ static void no_old_case(struct pf_bench_record *now, struct pf_bench_record *old
 {
     (void)now;
     pf_free(old->cases[0].time.seconds);
-    pf_free(old->cases[0].time.seconds);
-    old->cases[0].time.seconds = NULL;
     old->n_cases = 0;
 }
 static void wrong_old(struct pf_bench_record *now, struct pf_bench_record *old)
