@@ -53,6 +53,9 @@ static int describe(struct session *s)
         (long long)(config->global_train_batch_size / config->per_device_train_batch_size),
         (long long)config->per_device_train_batch_size, (long long)config->max_seq_length);
     (void)snprintf(c->name, sizeof c->name, "step %.60s %s %.40s", c->what, c->dtype, c->shape);
+    const struct pf_kernel_row *const gemm =
+        pf_ops_chosen(pf_trainer_ops(s->t.trainer), PF_OP_GEMM, config->dtype);
+    (void)snprintf(c->kernel, sizeof c->kernel, "%s", gemm ? gemm->variant : "");
     c->unit = PF_BENCH_TOKEN;
     c->is_step = true;
     c->flop = s->flop;

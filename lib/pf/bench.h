@@ -83,7 +83,8 @@ struct pf_bench_part {
 
 struct pf_bench_case {
     char name[PF_BENCH_NAME_MAX]; /* the key: "gemm F32 1024x1152x384:nt" */
-    char what[64], dtype[8], shape[64], kernel[32];
+    char what[64], dtype[8], shape[64];
+    char kernel[32]; /* that serves; of a step, what serves its products */
     enum pf_bench_unit unit;
     double work;         /* of one call, in units */
     double limit;        /* units per second, 0: none known */
