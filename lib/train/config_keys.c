@@ -31,7 +31,7 @@ static const char *const comm_methods[] = {"auto", "broadcast", "parallel_broadc
 #define NOT_TP "this build does not cut tensors"
 #define NOT_PP "this build has one pipeline stage"
 #define NOT_SHARDING "this build does not shard state over ranks"
-#define NOT_RECOMPUTE "this build keeps all activations"
+#define NOT_RECOMPUTE "this build recomputes what recompute_granularity says, and nothing else"
 #define NOT_MOE "this build has no mixture-of-experts layers"
 #define NOT_ASYNC "this build saves synchronously"
 #define NOT_FORMAT "this build reads and writes its own checkpoints and Hugging Face directories"
@@ -61,8 +61,8 @@ const struct pf_key pf_keys[] = {
     {"split", PF_KEY_STRING, PF_KEY_EFFECTIVE, "null", .may_change_on_resume = true,
      .field = AT(split),
      .help =
-         "three weights such as \"998,1,1\": the parts of input_dir for training, evaluation and "
-         "test. Unset, all of it is for training"},
+         "one to three weights such as \"998,1,1\": the parts of input_dir for training, evaluation "
+         "and test. Unset, all of it is for training"},
     {"tokenizer", PF_KEY_STRING, PF_KEY_EFFECTIVE, "null", .field = AT(tokenizer),
      .help = "how text becomes tokens: bytes in this build; text sources need it"},
     {"max_seq_length", PF_KEY_I64, PF_KEY_EFFECTIVE, "2048", .unit = "tokens", .min = 1,
@@ -389,7 +389,7 @@ const struct pf_key pf_keys[] = {
      .help = "which modules are", .field = NOWHERE, .why = NOT_RECOMPUTE},
     {"offload_recompute_inputs", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
      .help = "move the inputs of such layers out of device memory", .field = NOWHERE,
-     .why = NOT_RECOMPUTE},
+     .why = NOT_OFFLOAD},
     /* experts */
     {"moe_token_dispatcher_type", PF_KEY_STRING, PF_KEY_REFUSED, "\"deepep\"",
      .help = "how tokens reach their experts: deepep or alltoall", .field = NOWHERE,
