@@ -60,9 +60,9 @@ const struct pf_key pf_keys[] = {
      .field = AT(eval_input_dir), .help = "the evaluation data, in the form of input_dir"},
     {"split", PF_KEY_STRING, PF_KEY_EFFECTIVE, "null", .may_change_on_resume = true,
      .field = AT(split),
-     .help =
-         "one to three weights such as \"998,1,1\": the parts of input_dir for training, evaluation "
-         "and test. Unset, all of it is for training"},
+     .help = "one to three weights such as \"998,1,1\": the parts of input_dir for training, "
+             "evaluation "
+             "and test. Unset, all of it is for training"},
     {"tokenizer", PF_KEY_STRING, PF_KEY_EFFECTIVE, "null", .field = AT(tokenizer),
      .help = "how text becomes tokens: bytes in this build; text sources need it"},
     {"max_seq_length", PF_KEY_I64, PF_KEY_EFFECTIVE, "2048", .unit = "tokens", .min = 1,
