@@ -15,7 +15,6 @@
 
 #include "replay.h"
 
-
 static void visit(const struct pf_json *node)
 {
     int64_t i = 0;
