@@ -12,7 +12,6 @@
 #include <pf/train.h>
 #include <pf/version.h>
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,22 +24,6 @@ struct options {
     bool plan, check, supervise;
     const char *stop, *compare_layout, *launch;
 };
-
-static void on_stop_signal(int signal_number)
-{
-    (void)signal_number;
-    pf_trainer_ask_stop();
-}
-
-static int catch_signals(void)
-{
-    const struct sigaction action = {.sa_handler = on_stop_signal, .sa_flags = SA_RESTART};
-
-    if (sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGUSR1, &action, NULL) != 0) {
-        return pf_fail_errno(PF_EIO, "cannot catch signals");
-    }
-    return 0;
-}
 
 /* Leave the file for which the run in dir looks after every step. */
 static int ask_stop(const char *dir)
@@ -75,7 +58,6 @@ static int train(struct pf_trainer *trainer, const struct options *o)
     if (!o->shared.no_progress && !o->shared.quiet) {
         pf_trainer_show_progress(trainer);
     }
-    PF_TRY(catch_signals());
     PF_TRY(pf_trainer_build(trainer));
     return pf_trainer_run(trainer);
 }
@@ -98,6 +80,8 @@ static int start(const struct options *o, int argc, char **argv)
 {
     struct pf_config config = {.comm_timeout = 300};
     struct pf_comm *world = NULL;
+
+    PF_TRY(pf_trainer_hold_signals());
     int err = pf_config_read(argv[1], (const char *const *)argv + 2, argc - 2, &config);
     const struct pf_comm_options comm = {.timeout_s = config.comm_timeout};
 

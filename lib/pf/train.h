@@ -69,8 +69,13 @@ int pf_trainer_step(struct pf_trainer *trainer, struct pf_step_report *report_ou
 /* The registry of ops of this rank, for watching its calls (pf_ops_observe); the trainer's. */
 struct pf_ops *pf_trainer_ops(struct pf_trainer *trainer);
 
-/* Ask the run of this process to finish its step, save and end; safe in a signal handler. */
-void pf_trainer_ask_stop(void);
+/*
+ * Hold SIGTERM and SIGUSR1 back in this thread and all that it makes: pf_trainer_run looks for them
+ * after each step, and then saves and ends. Call it first, before MPI and the math library make
+ * threads. There is no handler, because oneDNN's generated code uses the stack pointer for its own
+ * ends, and a handler's frame would be written over live data. Errors: PF_EIO.
+ */
+int pf_trainer_hold_signals(void);
 
 /* The resolved plan for people (--plan): layout, batch arithmetic, memory, schedule; as JSON with
  * json. Local; before or after build. */

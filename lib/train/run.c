@@ -9,17 +9,42 @@
 #include <signal.h>
 #include <stdio.h>
 
-static volatile sig_atomic_t stop_asked;
-
-void pf_trainer_ask_stop(void)
+static void stop_signals(sigset_t *set_out)
 {
-    stop_asked = 1;
+    sigemptyset(set_out);
+    sigaddset(set_out, SIGTERM);
+    sigaddset(set_out, SIGUSR1);
+}
+
+int pf_trainer_hold_signals(void)
+{
+    sigset_t set;
+
+    stop_signals(&set);
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
+        return pf_fail_errno(PF_EIO, "cannot hold signals back");
+    }
+    return 0;
+}
+
+/* Take the signals that came since the last look. */
+static bool stop_signalled(void)
+{
+    const struct timespec at_once = {0};
+    bool came = false;
+    sigset_t set;
+
+    stop_signals(&set);
+    while (sigtimedwait(&set, NULL, &at_once) > 0) {
+        came = true;
+    }
+    return came;
 }
 
 /* A stop file is another shell's wish; rank 0 looks for it, takes it away, and tells the others. */
 static int agree_on_stop(struct pf_trainer *t)
 {
-    int64_t stop = stop_asked;
+    int64_t stop = stop_signalled();
 
     if (pf_comm_rank(t->world) == 0 && remove(t->stop_path) == 0) {
         stop = 1;
