@@ -9,12 +9,13 @@ cat >config.json <<'JSON'
   "from_scratch": true, "input_dir": "synthetic:markov?vocab=64&order=1", "output_dir": "out", "max_steps": 1000000,
   "max_seq_length": 16, "per_device_train_batch_size": 2, "logging_steps": 50, "save_steps": -1, "threads": 1 }
 JSON
-# terminal FILE [ARG...]: a run of two seconds on a terminal of its own.
+# terminal FILE [ARG...]: a run of two seconds on a terminal of its own, in its foreground whatever the shell
+# (a shell that forks for its last command would leave timeout(1) to open a group in the background).
 terminal()
 {
     local file=$1
     shift
-    TERM=xterm script -qec "stty cols 90; timeout -s TERM 2 '$PF_BIN/pf-train' config.json $*" /dev/null \
+    SHELL=/bin/sh TERM=xterm script -qec "stty cols 90; timeout --foreground -s TERM 2 '$PF_BIN/pf-train' config.json $*" /dev/null \
         >"$file" 2>&1 </dev/null
 }
 if command -v script >/dev/null; then
