@@ -3,9 +3,7 @@
 #include <pf/comm.h>
 #include <pf/config.h>
 #include <pf/error.h>
-#include <pf/file.h>
 #include <pf/log.h>
-#include <pf/mem.h>
 #include <pf/ops.h>
 #include <pf/opts.h>
 #include <pf/tool.h>
@@ -24,23 +22,6 @@ struct options {
     bool plan, check, supervise;
     const char *stop, *compare_layout, *launch;
 };
-
-/* Leave the file for which the run in dir looks after every step. */
-static int ask_stop(const char *dir)
-{
-    char *const run = pf_path_join(dir, "pf.json"), *const stop = pf_path_join(dir, PF_STOP_FILE);
-    int err = run && stop ? 0 : PF_ENOMEM;
-
-    if (!err && !pf_path_exists(run)) {
-        err = pf_fail(PF_EUSAGE, "'%s' is not the output_dir of a run", dir);
-    }
-    if (!err) {
-        err = pf_file_write_atomic(stop, "", 0);
-    }
-    pf_free(run);
-    pf_free(stop);
-    return err;
-}
 
 static int show_plan(struct pf_trainer *trainer, const struct options *o, struct pf_comm *world)
 {
@@ -120,7 +101,7 @@ static int choose(const struct options *o, int argc, char **argv)
         return pf_fail(PF_ENOTSUP, "--supervise and --launch are not in this build");
     }
     if (o->stop) {
-        return argc == 1 ? ask_stop(o->stop)
+        return argc == 1 ? pf_trainer_ask_stop(o->stop)
                          : pf_fail(PF_EUSAGE, "--stop takes no config; see 'pf-train --help'");
     }
     if (argc < 2) {

@@ -539,6 +539,16 @@ int pf_dir_lock(const char *path, double wait_s, int *fd_out)
     return 0;
 }
 
+int pf_dir_lock_state(const char *path, enum pf_lock_state *state_out)
+{
+    int fd;
+
+    PF_TRY(pf_open(path, O_RDONLY | O_DIRECTORY, &fd));
+    const int result = flock(fd, LOCK_SH | LOCK_NB); /* two that ask do not see each other */
+    *state_out = result == 0 ? PF_LOCK_FREE : errno == EWOULDBLOCK ? PF_LOCK_HELD : PF_LOCK_UNKNOWN;
+    return pf_close(fd, NULL);
+}
+
 /* --- paths --- */
 
 char *pf_path_join(const char *dir, const char *name)

@@ -104,6 +104,11 @@ bool pf_path_is_safe_member(const char *name);
  * has no locks gives a descriptor that holds nothing. */
 int pf_dir_lock(const char *path, double wait_s, int *fd_out);
 
+/* Does somebody hold a directory by pf_dir_lock? Does not wait. PF_LOCK_UNKNOWN where the filesystem
+ * has no locks, as many network filesystems have none on directories. */
+enum pf_lock_state { PF_LOCK_FREE, PF_LOCK_HELD, PF_LOCK_UNKNOWN };
+int pf_dir_lock_state(const char *path, enum pf_lock_state *state_out);
+
 /* Names in a directory, without "." and "..", in byte order. */
 int pf_dir_list(const char *path, struct pf_str_list *list_out);
 

@@ -94,6 +94,13 @@ int pf_trainer_check(struct pf_trainer *trainer);
 /* Name of the file through which pf-train --stop asks a run in output_dir to stop. */
 #define PF_STOP_FILE "stop"
 
+/*
+ * Leave that file for the run in output_dir, which looks for it after every step (--stop). PF_EUSAGE
+ * where no run has been, PF_EREFUSED where none is active (none holds the directory); where the
+ * filesystem has no locks that cannot be told, and the file is left. Local.
+ */
+int pf_trainer_ask_stop(const char *output_dir);
+
 /* Values of one flat parameter buffer by row, for tests and tools: this rank's fp32 parameters of a
  * row, NULL before build. */
 const float *pf_trainer_param(const struct pf_trainer *trainer, const struct pf_tensor_row *row);

@@ -86,6 +86,53 @@ out:
     return err;
 }
 
+/* Does a file hold the line of a step, or of an evaluation? */
+static int holds_steps(const char *path, bool *holds_out)
+{
+    struct kept kept = {.end = 0};
+    char *text = NULL;
+    size_t len = 0;
+    int err;
+
+    pf_str_init(&kept.lines);
+    PF_TRY_GOTO(pf_file_read_all(path, 0, &text, &len), out);
+    PF_TRY_GOTO(collect(text, len, -1, &kept), out);
+    *holds_out = kept.end < len && memchr(text + kept.end, '\n', len - kept.end);
+out:
+    pf_str_release(&kept.lines);
+    pf_free(text);
+    return err;
+}
+
+/* A fresh start where a run has been that saved nothing: what that one measured is all that there is
+ * of it, so its lines move to the first free name. */
+static int set_aside(const char *dir, const char *path)
+{
+    bool holds = false;
+    char *to = NULL;
+    int err = 0;
+
+    if (pf_path_is_file(path)) {
+        PF_TRY(holds_steps(path, &holds));
+    }
+    for (int i = 1; holds && !to && !err; i++) {
+        to = pf_asprintf("%s/metrics-%d.jsonl", dir, i);
+        err = to ? 0 : PF_ENOMEM;
+        if (to && pf_path_exists(to)) {
+            pf_free(to);
+            to = NULL;
+        }
+    }
+    if (to) {
+        err = pf_rename_durable(path, to);
+    }
+    if (to && !err) {
+        pf_log_info0(NULL, "the lines of an earlier run are kept as '%s'", to);
+    }
+    pf_free(to);
+    return err;
+}
+
 /* A resume goes on in a new file, which takes back what older ones say of the steps to come; a fresh
  * start begins as metrics.jsonl does, with nothing. */
 static int open_tensorboard(struct pf_trainer *t)
@@ -117,8 +164,8 @@ int train_metrics_open(struct pf_trainer *t)
         return PF_ENOMEM;
     }
     int err = pf_file_clean_aside(path);
-    if (!err && t->resume) {
-        err = keep_until(path, t->step, &keep);
+    if (!err) {
+        err = t->resume ? keep_until(path, t->step, &keep) : set_aside(t->config->output_dir, path);
     }
     if (!err) {
         err = pf_line_file_open(path, keep, &m->file);

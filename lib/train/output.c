@@ -54,6 +54,22 @@ static int refuse_foreign(const char *dir)
     return 0;
 }
 
+/* Would the name, at the end of a run, turn out to be taken by something of another kind? A link to a
+ * directory is one: an export takes the place of what is there, and never goes through a link. */
+static int refuse_in_the_way(const char *dir, const char *name, mode_t kind)
+{
+    char *const path = pf_path_join(dir, name);
+    struct stat st;
+    int err = path ? 0 : PF_ENOMEM;
+
+    if (!err && lstat(path, &st) == 0 && (st.st_mode & S_IFMT) != kind) {
+        err = pf_fail(PF_EREFUSED, "'%s' is in the way of a %s: remove it", path,
+                      kind == S_IFDIR ? "directory" : "file");
+    }
+    pf_free(path);
+    return err;
+}
+
 static int write_file(const char *dir, const char *name, const char *text)
 {
     char *const path = pf_path_join(dir, name);
@@ -81,10 +97,32 @@ int train_output_begin(struct pf_trainer *t)
     PF_TRY(pf_mkdirs(dir));
     PF_TRY(train_output_lock(t));
     PF_TRY(refuse_foreign(dir));
+    PF_TRY(refuse_in_the_way(dir, "hf", S_IFDIR));
+    PF_TRY(refuse_in_the_way(dir, "latest", S_IFREG));
     PF_TRY(pf_ckpt_clean_staging(dir));
     (void)unlink(t->stop_path); /* a wish that an earlier run did not live to see */
     PF_TRY(write_file(dir, "pf.json", t->run_json)); /* first: it marks output_dir as a run's */
     return write_file(dir, "config.json", t->config_json);
+}
+
+int pf_trainer_ask_stop(const char *output_dir)
+{
+    enum pf_lock_state lock = PF_LOCK_FREE;
+    char *stop = NULL;
+    bool is_run;
+
+    PF_TRY(is_there(output_dir, "pf.json", &is_run));
+    if (!is_run) {
+        return pf_fail(PF_EUSAGE, "'%s' is not the output_dir of a run", output_dir);
+    }
+    PF_TRY(pf_dir_lock_state(output_dir, &lock));
+    if (lock == PF_LOCK_FREE) {
+        return pf_fail(PF_EREFUSED, "no run is active in '%s'", output_dir);
+    }
+    stop = pf_path_join(output_dir, PF_STOP_FILE);
+    const int err = stop ? pf_file_write_atomic(stop, "", 0) : PF_ENOMEM;
+    pf_free(stop);
+    return err;
 }
 
 void train_output_end(struct pf_trainer *t)

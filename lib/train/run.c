@@ -181,6 +181,10 @@ int pf_trainer_run(struct pf_trainer *t)
         PF_TRY(train_sample(t));
         return train_metrics_event(t, "end", "reason", "done");
     }
+    if (t->step >= t->total_steps) {
+        pf_log_warn0("train", "step %lld of %lld is done already: nothing is trained",
+                     (long long)t->step, (long long)t->total_steps);
+    }
     PF_TRY(pf_comm_all_agree(t->world, start_reading(t), NULL));
     while (t->step < t->total_steps && !t->stopping) {
         PF_TRY(one_step(t));

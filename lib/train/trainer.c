@@ -14,12 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int refuse_used(const struct pf_trainer *t, const char *what_to_do)
-{
-    return pf_fail(PF_EREFUSED, "'%s' already holds checkpoints: %s, or choose another output_dir",
-                   t->config->output_dir, what_to_do);
-}
-
 /* Is the checkpoint that is resumed one of output_dir's own? Links on the way do not matter. */
 static int is_own(const struct pf_trainer *t, bool *own_out)
 {
@@ -35,40 +29,48 @@ static int is_own(const struct pf_trainer *t, bool *own_out)
     return 0;
 }
 
-/* Resume what the key names. A run may go back to an earlier checkpoint of its own; one that begins
- * from another directory's must not write between the checkpoints of a third. */
-static int resume_named(struct pf_trainer *t, bool output_is_used)
-{
-    bool own = false;
-
-    t->resume_path = pf_strdup(t->config->resume_from_checkpoint);
-    PF_TRY(t->resume_path ? pf_ckpt_open(t->resume_path, &t->resume) : PF_ENOMEM);
-    PF_TRY(is_own(t, &own));
-    return own || !output_is_used
-               ? 0
-               : refuse_used(t, "set resume_from_checkpoint to one of them or to auto");
-}
-
-/* Find what is to be resumed: nothing, a path, or the newest whole checkpoint of output_dir.
- * Without the key an output_dir that already holds checkpoints is refused. */
+/* Find what is to be resumed: nothing, a path, or the newest whole checkpoint of output_dir. */
 static int find_resume(struct pf_trainer *t)
 {
     const char *const wanted = t->config->resume_from_checkpoint;
-    char *newest = NULL;
-    int err;
 
-    PF_TRY(pf_ckpt_latest(t->config->output_dir, &newest));
-    if (wanted && strcmp(wanted, "auto") == 0) {
-        t->resume_path = newest;
-        return newest ? pf_ckpt_open(newest, &t->resume) : 0;
+    if (!wanted) {
+        return 0;
     }
-    if (wanted) {
-        err = resume_named(t, newest != NULL);
+    if (strcmp(wanted, "auto") == 0) {
+        PF_TRY(pf_ckpt_latest(t->config->output_dir, &t->resume_path));
     } else {
-        err = newest ? refuse_used(t, "set resume_from_checkpoint") : 0;
+        t->resume_path = pf_strdup(wanted);
+        PF_TRY(t->resume_path ? 0 : PF_ENOMEM);
     }
+    return t->resume_path ? pf_ckpt_open(t->resume_path, &t->resume) : 0;
+}
+
+/* An output_dir that holds checkpoints is not written to by a run that resumes none of them: a fresh
+ * one, or one that begins from another directory's. A run may go back to an earlier one of its own.
+ * Only a plan, which writes nothing, is made all the same. */
+static int refuse_used(const struct pf_trainer *t)
+{
+    const char *const wanted = t->config->resume_from_checkpoint;
+    char *newest = NULL;
+    bool own = false;
+
+    if (wanted && strcmp(wanted, "auto") == 0) {
+        return 0;
+    }
+    PF_TRY(pf_ckpt_latest(t->config->output_dir, &newest));
+    const bool used = newest != NULL;
     pf_free(newest);
-    return err;
+    if (used && wanted) {
+        PF_TRY(is_own(t, &own));
+    }
+    return !used || own
+               ? 0
+               : pf_fail(PF_EREFUSED,
+                         "'%s' already holds checkpoints: %s, or choose another output_dir",
+                         t->config->output_dir,
+                         wanted ? "set resume_from_checkpoint to one of them or to auto"
+                                : "set resume_from_checkpoint");
 }
 
 /* Only what this build writes can be resumed: state, options and model in one. */
@@ -186,7 +188,7 @@ static int check_ranks_agree(struct pf_trainer *t)
     PF_TRY(pf_comm_same(t->world, t->config_json, strlen(t->config_json), "the model's config"));
     /* A rank whose view of a shared directory is old would go on from another step. */
     PF_TRY(pf_comm_same(t->world, resumed, strlen(resumed), "the checkpoint that is resumed"));
-    return pf_comm_same(t->world, &choices, sizeof choices, "the kernels chosen");
+    return pf_comm_same(t->world, &choices, sizeof choices, "the choice of kernels");
 }
 
 static int make_groups(struct pf_trainer *t)
@@ -477,6 +479,7 @@ int pf_trainer_build(struct pf_trainer *t)
 {
     const bool rank0 = pf_comm_rank(t->world) == 0;
 
+    PF_TRY(pf_comm_all_agree(t->world, refuse_used(t), NULL));
     PF_TRY(pf_comm_all_agree(t->world, rank0 ? train_output_lock(t) : 0, NULL));
     PF_TRY(pf_comm_all_agree(t->world, allocate_all(t), NULL));
     PF_TRY(pf_comm_all_agree(t->world, train_state_fill(t), NULL));
@@ -488,5 +491,7 @@ int pf_trainer_build(struct pf_trainer *t)
 
 int pf_trainer_check(struct pf_trainer *t)
 {
-    return pf_comm_all_agree(t->world, open_data(t), NULL);
+    const int err = refuse_used(t);
+
+    return pf_comm_all_agree(t->world, err ? err : open_data(t), NULL);
 }

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# An output_dir in which a run has been: what may be looked at, what is refused, what is kept, and what is told.
+set -u
+. "$PF_ROOT/tests/tap.sh"
+train=$PF_BIN/pf-train
+cat >config.json <<'JSON'
+{ "model": { "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2 },
+  "from_scratch": true, "input_dir": "synthetic:markov?vocab=64&order=1&tokens=4096", "output_dir": "out",
+  "max_steps": 3, "max_seq_length": 16, "per_device_train_batch_size": 2, "save_steps": 2, "threads": 1 }
+JSON
+
+# refuses STATUS WORDS [ARG...]: fails with that status and one line that holds the words; no output.
+refuses()
+{
+    local status=$1 words=$2 got
+    shift 2
+    "$train" "$@" >out.txt 2>err.txt
+    got=$?
+    if [ $got = "$status" ] && [ ! -s out.txt ] && [ "$(wc -l <err.txt)" = 1 ] && grep -qF -- "$words" err.txt; then
+        ok 0 "exit $status: pf-train $*"
+    else
+        ok 1 "exit $status: pf-train $*" "exit $got" "$(cat err.txt)" "wanted: $words"
+    fi
+}
+
+"$train" -q config.json 2>err.txt
+ok $? "a run that saves" "$(cat err.txt)"
+refuses 2 "'out' already holds checkpoints" config.json
+refuses 2 "'out' already holds checkpoints" --check config.json
+cp -R out before
+"$train" --plan config.json >plan.txt 2>err.txt
+is $? 0 "a plan writes nothing, so it may name a directory that holds checkpoints"
+grep -q '^length     3 steps' plan.txt && [ ! -s err.txt ]
+ok $? "and is the same plan" "$(cat plan.txt err.txt)"
+"$train" --plan config.json resume_from_checkpoint=before >plan.txt 2>err.txt
+is $? 0 "also one that would begin from another directory's checkpoint"
+diff -r before out >diff.txt
+ok $? "and nothing was written" "$(cat diff.txt)"
+
+# Nothing left to do.
+"$train" config.json resume_from_checkpoint=auto max_steps=2 >out.txt 2>err.txt
+is $? 0 "a resume behind max_steps ends with 0"
+is "$(grep -c "step 3 of 2 is done already: nothing is trained" err.txt)" 1 "and says why nothing happens"
+"$train" config.json resume_from_checkpoint=auto >out.txt 2>err.txt
+is "$?:$(grep -c "step 3 of 3 is done already: nothing is trained" err.txt)" 0:1 "so does one of a run that is done"
+
+# Without a checkpoint a run begins anew; what the one before wrote down is not lost.
+"$train" -q config.json output_dir=plain save_steps=-1 2>err.txt
+cp plain/metrics.jsonl first.jsonl
+"$train" config.json output_dir=plain save_steps=-1 max_steps=2 2>err.txt
+ok $? "a run without checkpoints may be started again" "$(cat err.txt)"
+cmp first.jsonl plain/metrics-1.jsonl >diff.txt 2>&1
+ok $? "the lines of the first are kept" "$(cat diff.txt)"
+is "$(grep -c "the lines of an earlier run are kept as 'plain/metrics-1.jsonl'" err.txt)" 1 "a person is told where"
+is "$(grep -c '"event":"start"' plain/metrics.jsonl)" 1 "and metrics.jsonl holds the new run alone"
+"$train" -q config.json output_dir=plain save_steps=-1 2>err.txt
+cmp -s first.jsonl plain/metrics-1.jsonl && [ "$(grep -c '"loss"' plain/metrics-2.jsonl)" = 2 ]
+ok $? "a third run keeps both" "$(ls plain)"
+printf '{"event":"start","schema":1}\n' >plain/metrics.jsonl
+"$train" -q config.json output_dir=plain save_steps=-1 2>err.txt
+[ ! -e plain/metrics-3.jsonl ]
+ok $? "a run that made no step leaves nothing to keep" "$(ls plain)"
+
+# What would fail at the end is found at the start.
+for kind in file link directory; do
+    rm -rf way && mkdir way && echo '{}' >way/pf.json
+    case $kind in
+    file) : >way/hf ;;
+    link) mkdir elsewhere && ln -s ../elsewhere way/hf ;;
+    directory) mkdir way/latest ;;
+    esac
+    name=hf what="is in the way of a directory"
+    [ $kind = directory ] && name=latest what="is in the way of a file"
+    refuses 2 "'way/$name' $what" config.json output_dir=way save_steps=-1
+    [ ! -e way/metrics.jsonl ]
+    ok $? "a $kind in the place of $name is found before anything is trained"
+done
+
+# Stopping what does not run.
+refuses 2 "no run is active in 'out'" --stop out
+[ ! -e out/stop ]
+ok $? "--stop leaves nothing behind where no run is active" "$(ls out)"
+done_testing
