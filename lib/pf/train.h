@@ -70,10 +70,11 @@ int pf_trainer_step(struct pf_trainer *trainer, struct pf_step_report *report_ou
 struct pf_ops *pf_trainer_ops(struct pf_trainer *trainer);
 
 /*
- * Hold SIGTERM and SIGUSR1 back in this thread and all that it makes: pf_trainer_run looks for them
- * after each step, and then saves and ends. Call it first, before MPI and the math library make
- * threads. There is no handler, because oneDNN's generated code uses the stack pointer for its own
- * ends, and a handler's frame would be written over live data. Errors: PF_EIO.
+ * Hold SIGTERM, SIGUSR1 and SIGINT back in this thread and all that it makes: pf_trainer_run looks for
+ * them after each step, and then saves and ends. SIGINT outside of training, or a second time, ends
+ * the process at once, as it does without this call; where it is ignored, it stays so. Call it first
+ * and once, before MPI and the math library make threads. There is no handler (lib/train/signals.c).
+ * Errors: PF_EIO.
  */
 int pf_trainer_hold_signals(void);
 

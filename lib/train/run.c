@@ -6,45 +6,12 @@
 #include <pf/log.h>
 #include <pf/time.h>
 
-#include <signal.h>
 #include <stdio.h>
-
-static void stop_signals(sigset_t *set_out)
-{
-    sigemptyset(set_out);
-    sigaddset(set_out, SIGTERM);
-    sigaddset(set_out, SIGUSR1);
-}
-
-int pf_trainer_hold_signals(void)
-{
-    sigset_t set;
-
-    stop_signals(&set);
-    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
-        return pf_fail_errno(PF_EIO, "cannot hold signals back");
-    }
-    return 0;
-}
-
-/* Take the signals that came since the last look. */
-static bool stop_signalled(void)
-{
-    const struct timespec at_once = {0};
-    bool came = false;
-    sigset_t set;
-
-    stop_signals(&set);
-    while (sigtimedwait(&set, NULL, &at_once) > 0) {
-        came = true;
-    }
-    return came;
-}
 
 /* A stop file is another shell's wish; rank 0 looks for it, takes it away, and tells the others. */
 static int agree_on_stop(struct pf_trainer *t)
 {
-    int64_t stop = stop_signalled();
+    int64_t stop = train_signals_came();
 
     if (pf_comm_rank(t->world) == 0 && remove(t->stop_path) == 0) {
         stop = 1;
@@ -173,14 +140,9 @@ static int start_reading(struct pf_trainer *t)
                            t->samples + left * t->config->global_train_batch_size);
 }
 
-int pf_trainer_run(struct pf_trainer *t)
+static int train_all(struct pf_trainer *t)
 {
     PF_TRY(train_metrics_start(t));
-    if (t->config->eval_only) {
-        PF_TRY(evaluate(t));
-        PF_TRY(train_sample(t));
-        return train_metrics_event(t, "end", "reason", "done");
-    }
     if (t->step >= t->total_steps) {
         pf_log_warn0("train", "step %lld of %lld is done already: nothing is trained",
                      (long long)t->step, (long long)t->total_steps);
@@ -190,6 +152,25 @@ int pf_trainer_run(struct pf_trainer *t)
         PF_TRY(one_step(t));
     }
     return finish(t);
+}
+
+static int evaluate_only(struct pf_trainer *t)
+{
+    PF_TRY(train_metrics_start(t));
+    PF_TRY(evaluate(t));
+    PF_TRY(train_sample(t));
+    return train_metrics_event(t, "end", "reason", "done");
+}
+
+int pf_trainer_run(struct pf_trainer *t)
+{
+    if (t->config->eval_only) {
+        return evaluate_only(t);
+    }
+    train_signals_listen(true);
+    const int err = train_all(t);
+    train_signals_listen(false);
+    return err;
 }
 
 int pf_trainer_step(struct pf_trainer *t, struct pf_step_report *report_out)

@@ -123,6 +123,11 @@ void train_state_free(struct pf_trainer *t);
 int train_save(struct pf_trainer *t);
 int train_export(struct pf_trainer *t, const char *name);
 
+/* signals.c: while a run listens, the first SIGINT asks it to stop instead of ending the process; has a
+ * signal asked for that since the last look? (SIGINT: since ever.) */
+void train_signals_listen(bool on);
+bool train_signals_came(void);
+
 /* output.c. All of these are rank 0's alone, and local. Take output_dir, if it is there, for this run. */
 int train_output_lock(struct pf_trainer *t);
 /* Make and take it, refuse to replace what is no run's, write pf.json and config.json. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Stopping, as pf-train(1) says it: SIGUSR1 to mpirun, SIGTERM at one rank, pf-train --stop from another shell:
+# Stopping, as pf-train(1) says it: SIGUSR1 to mpirun, SIGTERM at one rank, pf-train --stop from another shell, Ctrl-C:
 # all ranks finish the step, save, and end with 0 and the reason; the checkpoint goes on where it was. And
 # eval_only, which trains nothing.
 set -u
@@ -58,6 +58,54 @@ launch file
 "$train" --stop file
 ok $? "pf-train --stop ends with 0"
 stopped file "pf-train --stop"
+
+# Ctrl-C without mpirun. A shell's background process ignores SIGINT, unless it is told not to.
+alone() # OUT [key=value...]: one process in the background, $run; returns when steps are being made
+{
+    local out=$1
+    shift
+    env --default-signal=INT "$train" config.json output_dir="$out" "$@" >"$out.log" 2>&1 </dev/null &
+    run=$!
+    for _ in $(seq 300); do
+        [ "$(grep -c '"step"' "$out/metrics.jsonl" 2>/dev/null)" -ge 3 ] 2>/dev/null && return
+        sleep 0.1
+    done
+}
+alone int
+kill -INT "$run"
+stopped int "SIGINT without mpirun"
+is "$(grep -c 'saving and stopping after this step; Ctrl-C again ends at once' int.log)" 1 "and a person is told at once"
+
+# Within a step, which here takes long, the second Ctrl-C is heard; so is the first where nothing is trained.
+await() # PATTERN FILE
+{
+    for _ in $(seq 300); do
+        grep -q "$1" "$2" 2>/dev/null && return
+        sleep 0.1
+    done
+}
+env --default-signal=INT "$train" config.json output_dir=twice per_device_train_batch_size=8 \
+    global_train_batch_size=400000 >twice.log 2>&1 </dev/null &
+run=$!
+await '"event":"start"' twice/metrics.jsonl
+kill -INT "$run"
+await 'Ctrl-C again' twice.log
+kill -INT "$run"
+wait "$run"
+is $? 130 "a second SIGINT ends the run by the signal" "$(tail -n 3 twice.log)"
+is "$(grep -c '"step"' twice/metrics.jsonl):$(find twice -name 'checkpoint-*')" 0: "within the step, without a checkpoint"
+
+alone held
+holder=$run
+env --default-signal=INT "$train" config.json output_dir=held resume_from_checkpoint=auto >waits.log 2>&1 </dev/null &
+run=$!
+await '^SigBlk:.*0000004202$' "/proc/$run/status" # it waits for the directory
+kill -INT "$run"
+wait "$run"
+is $? 130 "one is enough for a run that has not begun to train" "$(cat waits.log)"
+run=$holder
+kill -INT "$run"
+stopped held "SIGINT to the run that it waited for"
 
 # The stopped run goes on, and equals one that was not stopped.
 step=$(sed -n '$s/.*"step":\([0-9]*\).*/\1/p' usr1/metrics.jsonl)

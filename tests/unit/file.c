@@ -272,6 +272,22 @@ static void lines(void)
        "fewer bytes than were to be kept: %s", pf_error_message());
 }
 
+static void locking(void)
+{
+    enum pf_lock_state state = PF_LOCK_UNKNOWN;
+    int fd = -1;
+
+    ok(pf_mkdirs(in_root("held")) == 0 && pf_dir_lock_state(in_root("held"), &state) == 0 &&
+           state == PF_LOCK_FREE,
+       "a directory that nobody holds");
+    ok(pf_dir_lock(in_root("held"), 0, &fd) == 0 &&
+           pf_dir_lock_state(in_root("held"), &state) == 0 && state == PF_LOCK_HELD,
+       "one that is held, also by this process");
+    pf_close(fd, NULL);
+    ok(pf_dir_lock_state(in_root("held"), &state) == 0 && state == PF_LOCK_FREE, "given back");
+    ok(pf_dir_lock_state(in_root("no"), &state) == PF_EIO, "%s", pf_error_message());
+}
+
 int main(void)
 {
     if (!mkdtemp(root)) {
@@ -289,6 +305,7 @@ int main(void)
     joining();
     listing();
     lines();
+    locking();
     ok(pf_rmtree(root) == 0 && !pf_path_exists(root), "the scratch directory goes");
     return done();
 }
