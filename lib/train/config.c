@@ -780,6 +780,18 @@ out:
     return err;
 }
 
+/* Where the other of two statements stands: "line 3", or "the command line". */
+static const char *place_of(const struct given *g)
+{
+    static _Thread_local char place[32];
+
+    if (g->origin == ORIGIN_COMMAND_LINE) {
+        return "the command line";
+    }
+    (void)snprintf(place, sizeof place, "line %d", pf_json_line(g->where));
+    return place;
+}
+
 /* bf16 and fp16 are old ways to give dtype. */
 static int set_dtype(struct reading *r)
 {
@@ -798,13 +810,12 @@ static int set_dtype(struct reading *r)
         return 0;
     }
     if (is_bf16 && is_fp16) {
-        return pf_json_fail(fp16->where, "contradicts bf16 of line %d", pf_json_line(bf16->where));
+        return pf_json_fail(fp16->where, "contradicts bf16 of %s", place_of(bf16));
     }
     const enum pf_dtype wanted = is_bf16 ? PF_DTYPE_BF16 : PF_DTYPE_F16;
     if (dtype->value && r->config->dtype != wanted) {
-        return pf_json_fail(is_bf16 ? bf16->where : fp16->where,
-                            "contradicts dtype '%s' of line %d",
-                            pf_dtype_torch_name(r->config->dtype), pf_json_line(dtype->where));
+        return pf_json_fail(is_bf16 ? bf16->where : fp16->where, "contradicts dtype '%s' of %s",
+                            pf_dtype_torch_name(r->config->dtype), place_of(dtype));
     }
     r->config->dtype = wanted;
     return 0;
@@ -833,9 +844,8 @@ static int check_model(const struct reading *r, const char *path)
     const struct pf_config *const c = r->config;
 
     if (c->model_name_or_path && c->model_json) {
-        return pf_json_fail(where_of(r, "model"),
-                            "contradicts model_name_or_path of line %d: give one",
-                            pf_json_line(where_of(r, "model_name_or_path")));
+        return pf_json_fail(where_of(r, "model"), "contradicts model_name_or_path of %s: give one",
+                            place_of(&r->given[config_key_index("model_name_or_path")]));
     }
     if (!c->model_name_or_path && !c->model_json) {
         return pf_fail(PF_EUSAGE, "'%s' does not say which model: give model_name_or_path or model",

@@ -83,6 +83,26 @@ static bool writes_nothing(const struct pf_config *c)
     return c->sample_steps <= 0 && !c->sample_prompt;
 }
 
+static bool not_float16(const struct pf_config *c)
+{
+    return c->dtype != PF_DTYPE_F16;
+}
+
+static bool no_recompute(const struct pf_config *c)
+{
+    return c->recompute == PF_RECOMPUTE_NONE;
+}
+
+static bool no_groups(const struct pf_config *c)
+{
+    return c->recompute != PF_RECOMPUTE_FULL && c->recompute_method == PF_RECOMPUTE_UNIFORM;
+}
+
+static bool evaluates_other_data(const struct pf_config *c)
+{
+    return c->eval_only && c->eval_input_dir;
+}
+
 static const struct {
     const char *key;
     is_idle *idle;
@@ -105,6 +125,12 @@ static const struct {
     {"eval_iters", no_eval_data, "there is no evaluation data"},
     {"per_device_eval_batch_size", no_eval_data, "there is no evaluation data"},
     {"prefetch_factor", no_workers, "dataloader_num_workers is 0"},
+    {"scale_loss", not_float16, "dtype is not float16"},
+    {"recompute_method", no_recompute, "recompute_granularity is none"},
+    {"recompute_num_layers", no_recompute, "recompute_granularity is none"},
+    {"recompute_num_layers", no_groups, "recompute_method uniform has groups with full alone"},
+    {"input_dir", evaluates_other_data, "eval_only measures eval_input_dir"},
+    {"split", evaluates_other_data, "eval_only measures eval_input_dir"},
     {"dump", no_dump_steps, "dump_steps is empty"},
     {"sample_tokens", writes_nothing, "no text is asked for"},
     {"sample_temperature", writes_nothing, "no text is asked for"},

@@ -195,7 +195,7 @@ static void text_start(const struct pf_trainer *t, struct pf_str *text)
         pf_str_appendf(text, "resume     %s, after step %" PRId64 "\n", t->resume_path,
                        t->resume->step);
     }
-    if (t->data) {
+    if (t->data && !t->config->eval_only) {
         pf_str_appendf(text, "data       %s\n", pf_data_describe(t->data));
     }
     if (t->eval_data) {
@@ -342,7 +342,7 @@ static void json_start(const struct pf_trainer *t, struct pf_json_out *out)
         pf_json_out_member_i64(out, "step", t->resume->step);
         pf_json_out_object_end(out);
     }
-    if (t->data) {
+    if (t->data && !t->config->eval_only) {
         pf_json_out_member_string(out, "data", pf_data_describe(t->data));
     }
     if (t->eval_data) {

@@ -308,13 +308,16 @@ static struct pf_data_options data_options(const struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
 
-    return (struct pf_data_options){.input = c->input_dir ? c->input_dir : c->eval_input_dir,
+    /* An evaluation of other data opens nothing else, whatever is named for training. */
+    const bool other = c->eval_input_dir && (c->eval_only || !c->input_dir);
+
+    return (struct pf_data_options){.input = other ? c->eval_input_dir : c->input_dir,
                                     .tokenizer = c->tokenizer,
                                     .seq = c->max_seq_length,
                                     .vocab_size = t->spec.vocab_size,
                                     .seed = c->seed,
                                     .epochs = c->max_steps > 0 ? -1 : c->num_train_epochs,
-                                    .split = c->split,
+                                    .split = other ? NULL : c->split,
                                     .part = PF_DATA_TRAIN,
                                     .shuffle = c->shuffle,
                                     .mask_documents = c->mask_documents,
@@ -485,7 +488,7 @@ int pf_trainer_build(struct pf_trainer *t)
     PF_TRY(pf_comm_all_agree(t->world, train_state_fill(t), NULL));
     PF_TRY(pf_comm_all_agree(t->world, rank0 ? train_output_begin(t) : 0, NULL));
     PF_TRY(pf_comm_all_agree(t->world, train_metrics_open(t), NULL));
-    pf_log_info0(NULL, "data: %s", pf_data_describe(t->data));
+    pf_log_info0(NULL, "data: %s", pf_data_describe(t->config->eval_only ? t->eval_data : t->data));
     return 0;
 }
 

@@ -119,8 +119,9 @@ ok $? "and then the reason is done"
 
 # eval_only: one evaluation of the weights that were exported, and nothing else.
 "$train" config.json output_dir=eval eval_only=true model=null model_name_or_path=usr1/hf from_scratch=false \
-    'eval_input_dir=synthetic:markov?vocab=64&order=1&stream=1&tokens=256' >eval.log 2>&1
-ok $? "eval_only" "$(tail -n 3 eval.log)"
+    'eval_input_dir=synthetic:markov?vocab=64&order=1&stream=1&tokens=256' input_dir=none.txt >eval.log 2>&1
+ok $? "eval_only, which does not open what is named for training" "$(tail -n 3 eval.log)"
+is "$(grep -c 'data: synthetic:markov?vocab=64&order=1&stream=1&tokens=256:' eval.log)" 1 "and names what it measures"
 is "$(grep -o '"event":"[a-z]*"' eval/metrics.jsonl | tr '\n' ' ')" '"event":"start" "event":"eval" "event":"end" ' \
     "starts, evaluates, ends"
 grep -q '"event":"end".*"reason":"done"' eval/metrics.jsonl

@@ -27,12 +27,16 @@ static int read_one(const char *text, const char *word, struct pf_config *config
     return read_text(text, &word, word ? 1 : 0, config);
 }
 
-/* The text, read, with an override where there is one, ends with this status and says this. */
+/* The text, read, with overrides where there are any, parted by blanks, ends with this status and says this. */
 static void fails(const char *what, const char *text, const char *word, int status,
                   const char *says)
 {
     struct pf_config config;
-    const int err = read_one(text, word, &config);
+    struct pf_str_list words = {0};
+    int err = word ? pf_str_split(word, ' ', true, &words) : 0;
+
+    err = err ? err : read_text(text, (const char *const *)words.items, (int)words.n, &config);
+    pf_str_list_release(&words);
     const char *const message = pf_error_message();
     const bool holds = err && pf_error_exit_status(err) == status && strstr(message, says) &&
                        !strchr(message, '\n');
@@ -406,6 +410,12 @@ static void test_notes(void)
         {"\"deterministic_mode\": true", "'deterministic_mode'", "always"},
         {"\"prefetch_factor\": 4", "'prefetch_factor'", "dataloader_num_workers is 0"},
         {"\"eval_only\": true, \"max_steps\": 7", "'max_steps'", "trains nothing"},
+        {"\"scale_loss\": 8", "'scale_loss'", "not float16"},
+        {"\"recompute_method\": \"block\"", "'recompute_method'", "recompute_granularity is none"},
+        {"\"recompute_num_layers\": 2", "'recompute_num_layers'", "recompute_granularity is none"},
+        {"\"recompute_num_layers\": 2, \"recompute_granularity\": \"core_attn\"",
+         "'recompute_num_layers'", "full alone"},
+        {"\"eval_only\": true, \"eval_input_dir\": \"b.txt\"", "'input_dir'", "eval_input_dir"},
         {"\"weight_decay\": 0, \"weight_decay_exclude\": [\"x\"]", "'weight_decay_exclude'",
          "is 0"},
     };
