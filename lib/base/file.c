@@ -137,12 +137,38 @@ static int read_to_end(int fd, const char *path, size_t max_bytes, char **data, 
     return 0;
 }
 
+/* Names of what the process has open already. */
+static bool is_descriptor(const char *path)
+{
+    return strcmp(path, "/dev/stdin") == 0 || pf_str_starts_with(path, "/dev/fd/") ||
+           pf_str_starts_with(path, "/proc/self/fd/");
+}
+
+/* Opening a FIFO waits for a writer, and a device may have no end: neither is opened to be read, but
+ * where a shell has put one in place of a file. */
+static int open_whole(const char *path, int *fd_out)
+{
+    struct stat st;
+    int fd;
+
+    if (is_descriptor(path)) {
+        return pf_open(path, O_RDONLY, fd_out);
+    }
+    PF_TRY(pf_open(path, O_RDONLY | O_NONBLOCK, &fd));
+    if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
+        (void)pf_close(fd, NULL);
+        return pf_fail(PF_EIO, "'%s' is not a regular file", path);
+    }
+    *fd_out = fd;
+    return 0;
+}
+
 int pf_file_read_all(const char *path, size_t max_bytes, char **data_out, size_t *len_out)
 {
     char *data = NULL;
     int fd;
 
-    PF_TRY(pf_open(path, O_RDONLY, &fd));
+    PF_TRY(open_whole(path, &fd));
     const int err = read_to_end(fd, path, max_bytes, &data, len_out);
     (void)pf_close(fd, NULL);
     if (err) {

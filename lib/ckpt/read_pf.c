@@ -359,7 +359,6 @@ static int read_manifest(const char *dir, struct ckpt_report *report, struct man
 {
     char *path = pf_path_join(dir, CKPT_MANIFEST), *text = NULL;
     const struct pf_json_options options = {.name = path, .error_code = PF_EFORMAT};
-    uint64_t bytes;
     size_t len;
     int err = 0;
 
@@ -368,8 +367,7 @@ static int read_manifest(const char *dir, struct ckpt_report *report, struct man
         err = PF_ENOMEM;
         goto out;
     }
-    err = pf_file_size(path, &bytes); /* a pipe or a device may never end */
-    err = err ? err : pf_file_read_all(path, 0, &text, &len);
+    err = pf_file_read_all(path, 0, &text, &len);
     if (err != 0) {
         err = ckpt_fault_from(report, err, "manifest");
         goto out;

@@ -20,7 +20,8 @@
 
 /*
  * The whole file, with a NUL after it that *len_out does not count; free with pf_free. max_bytes 0
- * is no limit; a longer file is PF_EINVAL. Pipes and /dev/stdin work; a directory is PF_EIO.
+ * is no limit; a longer file is PF_EINVAL. A directory is PF_EIO, and so is a FIFO or a device, which
+ * might be waited for without end; but /dev/stdin and /dev/fd/N are read whatever they are.
  */
 int pf_file_read_all(const char *path, size_t max_bytes, char **data_out, size_t *len_out);
 

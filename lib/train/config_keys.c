@@ -43,9 +43,10 @@ const struct pf_key pf_keys[] = {
     /* model and data */
     {"model_name_or_path", PF_KEY_STRING, PF_KEY_EFFECTIVE, "null", .may_change_on_resume = true,
      .field = AT(model_name_or_path),
-     .help =
-         "a Hugging Face directory, or a bare config.json: the architecture, and the weights to "
-         "start from unless from_scratch. A resumed run takes both from its checkpoint"},
+     .help = "a Hugging Face directory, a checkpoint of pf, or a bare config.json: the "
+             "architecture, and "
+             "the weights to start from unless from_scratch. A resumed run takes both from its "
+             "checkpoint"},
     {"model", PF_KEY_OBJECT, PF_KEY_EFFECTIVE, "null", .field = AT(model_json),
      .help = "a model configuration written inline, with the keys of a Hugging Face config.json; "
              "instead of model_name_or_path"},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a run's model comes from: a Hugging Face directory, a bare config.json, an inline config, or
- * the checkpoint that is resumed. */
+/* Where a run's model comes from: a Hugging Face directory, a checkpoint of pf, a bare config.json, an
+ * inline config, or the checkpoint that is resumed. */
 #include "train_internal.h"
 
 #include <pf/error.h>
@@ -56,11 +56,50 @@ static int read_spec(const char *text, const char *name, struct pf_model_spec *s
     return err;
 }
 
-/* The text of the model's configuration; sets model_dir where it is a directory. */
+/* Is this a checkpoint of pf? It keeps the model's configuration in its manifest. */
+static int is_checkpoint(const char *dir, bool *is_out)
+{
+    char *const config = pf_path_join(dir, "config.json"), *const manifest =
+                                                               pf_path_join(dir, "manifest.json");
+    const int err = config && manifest ? 0 : PF_ENOMEM;
+
+    *is_out = !err && !pf_path_exists(config) && pf_path_exists(manifest);
+    pf_free(config);
+    pf_free(manifest);
+    return err;
+}
+
+static int read_checkpoint_config(const char *dir, char **text_out)
+{
+    struct pf_ckpt *ckpt = NULL;
+
+    PF_TRY(pf_ckpt_open(dir, &ckpt));
+    *text_out = ckpt->config_json ? pf_strdup(ckpt->config_json) : NULL;
+    pf_ckpt_free(ckpt);
+    return *text_out ? 0 : PF_ENOMEM;
+}
+
+/* The configuration that model_name_or_path holds: a directory's, a checkpoint's, or a bare one. */
+static int read_named_config(const char *path, char **text_out, char **name_out)
+{
+    bool checkpoint = false;
+    size_t len;
+
+    if (!pf_path_is_dir(path)) {
+        *name_out = pf_strdup(path);
+    } else {
+        PF_TRY(is_checkpoint(path, &checkpoint));
+        *name_out = checkpoint ? pf_strdup(path) : pf_path_join(path, "config.json");
+    }
+    PF_TRY(*name_out ? 0 : PF_ENOMEM);
+    return checkpoint ? read_checkpoint_config(path, text_out)
+                      : pf_file_read_all(*name_out, (size_t)1 << 26, text_out, &len);
+}
+
+/* The text of the model's configuration, and where it stands. */
 static int read_config_text(struct pf_trainer *t, char **text_out, char **name_out)
 {
     const struct pf_config *const c = t->config;
-    size_t len;
 
     if (t->resume) {
         if (!t->resume->config_json) {
@@ -72,12 +111,7 @@ static int read_config_text(struct pf_trainer *t, char **text_out, char **name_o
         *text_out = pf_strdup(c->model_json);
         *name_out = pf_strdup("model");
     } else {
-        if (pf_path_is_dir(c->model_name_or_path)) {
-            *name_out = pf_path_join(c->model_name_or_path, "config.json");
-        } else {
-            *name_out = pf_strdup(c->model_name_or_path);
-        }
-        return *name_out ? pf_file_read_all(*name_out, (size_t)1 << 26, text_out, &len) : PF_ENOMEM;
+        return read_named_config(c->model_name_or_path, text_out, name_out);
     }
     return *text_out && *name_out ? 0 : PF_ENOMEM;
 }

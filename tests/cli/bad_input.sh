@@ -70,6 +70,22 @@ refused 7 ".*'?cuda'?.*" "a device that this build does not have" "$train" good.
 refused 3 ".*global_train_batch_size.*5.*2.*" "a global batch that ranks cannot share" \
     "$train" good.json global_train_batch_size=5
 
+# A FIFO is waited for without end, a device has none: only what a shell put in place of a file is read.
+mkfifo endless.json
+refused 4 "'endless.json' is not a regular file" "a config that would never come" "$train" endless.json
+refused 4 "'/dev/zero' is not a regular file" "a config that would never end" "$train" /dev/zero
+mkdir fifo-model && mkfifo fifo-model/config.json
+refused 4 "'fifo-model/config.json' is not a regular file" "a model's config that would never come" \
+    "$train" good.json model=null model_name_or_path=fifo-model
+for from in file pipe substitution; do
+    case $from in
+    file) "$train" --plan /dev/stdin <good.json ;;
+    pipe) cat good.json | "$train" --plan /dev/stdin ;;
+    substitution) "$train" --plan <(cat good.json) ;;
+    esac >stdout 2>stderr
+    ok $? "a config that a shell hands on as a $from is read" "$(cat stderr)"
+done
+
 # The model ----------------------------------------------------------------------------------------
 change '"num_attention_heads": 4' '"num_attention_heads": 5'
 refused 3 ".*hidden_size.*32.*num_attention_heads.*5.*|.*num_attention_heads.*5.*" \

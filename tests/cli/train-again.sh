@@ -39,6 +39,23 @@ is $? 0 "also one that would begin from another directory's checkpoint"
 diff -r before out >diff.txt
 ok $? "and nothing was written" "$(cat diff.txt)"
 
+# Its checkpoint is a model to start from, as its export is; so is the directory itself.
+for from in out/hf out/checkpoint-000003 out; do
+    "$train" -q config.json model=null from_scratch=false model_name_or_path=$from output_dir=from-${from##*/} \
+        max_steps=1 save_steps=-1 learning_rate=0 2>err.txt
+    ok $? "a run that starts from $from" "$(cat err.txt)"
+    cmp out/hf/model.safetensors from-${from##*/}/hf/model.safetensors >diff.txt 2>&1
+    ok $? "... has its weights" "$(cat diff.txt)"
+done
+"$train" -q config.json model=null model_name_or_path=out/checkpoint-000003 output_dir=anew save_steps=-1 2>err.txt &&
+    cmp out/hf/model.safetensors anew/hf/model.safetensors >diff.txt 2>&1
+ok $? "from_scratch takes its architecture alone" "$(cat err.txt diff.txt)"
+cp -R out/checkpoint-000003 torn && truncate -s -1 torn/manifest.json
+refuses 3 "'torn/manifest.json' does not end in its digest" config.json model=null model_name_or_path=torn output_dir=new
+rm torn/manifest.json
+refuses 4 "cannot open 'torn/config.json': No such file or directory" config.json model=null model_name_or_path=torn \
+    output_dir=new
+
 # Nothing left to do.
 "$train" config.json resume_from_checkpoint=auto max_steps=2 >out.txt 2>err.txt
 is $? 0 "a resume behind max_steps ends with 0"
