@@ -12,19 +12,39 @@ static int verify_text(const char *path, const struct pf_ckpt_fault *faults, int
     struct table table;
     int err = 0;
 
-    if (n == 0) {
-        printf("no fault in %s\n", path);
-        return 0;
-    }
     table_init(&table, "ll");
     for (int64_t i = 0; i < n; i++) {
         PF_TRY_GOTO(table_add_text(&table, faults[i].kind), out);
         PF_TRY_GOTO(table_add_text(&table, faults[i].message), out);
     }
     table_print(&table);
+    if (pf_ckpt_faults_count(faults, n) == 0) {
+        printf("no fault in %s\n", path);
+    }
 out:
     table_release(&table);
     return err;
+}
+
+/* The faults, or what is only noted. */
+static void add_array(struct pf_json_out *out, const char *key, const struct pf_ckpt_fault *faults,
+                      int64_t n, bool notes)
+{
+    pf_json_out_key(out, key);
+    pf_json_out_array_begin(out);
+    for (int64_t i = 0; i < n; i++) {
+        if ((faults[i].code == 0) != notes) {
+            continue;
+        }
+        pf_json_out_object_begin(out);
+        pf_json_out_member_string(out, "kind", faults[i].kind);
+        if (!notes) {
+            pf_json_out_member_string(out, "error", pf_error_kind(faults[i].code));
+        }
+        pf_json_out_member_string(out, "message", faults[i].message);
+        pf_json_out_object_end(out);
+    }
+    pf_json_out_array_end(out);
 }
 
 static int verify_json(struct options *o, const char *path, const struct pf_ckpt_fault *faults,
@@ -34,32 +54,25 @@ static int verify_json(struct options *o, const char *path, const struct pf_ckpt
 
     document_begin(&d, o, verdict);
     pf_json_out_member_string(&d.out, "path", path);
-    pf_json_out_key(&d.out, "faults");
-    pf_json_out_array_begin(&d.out);
-    for (int64_t i = 0; i < n; i++) {
-        pf_json_out_object_begin(&d.out);
-        pf_json_out_member_string(&d.out, "kind", faults[i].kind);
-        pf_json_out_member_string(&d.out, "error", pf_error_kind(faults[i].code));
-        pf_json_out_member_string(&d.out, "message", faults[i].message);
-        pf_json_out_object_end(&d.out);
-    }
-    pf_json_out_array_end(&d.out);
+    add_array(&d.out, "faults", faults, n, false);
+    add_array(&d.out, "notes", faults, n, true);
     return document_end(&d, o);
 }
 
 /* PF_EINCOMPLETE where all that is wrong is that something is missing. */
 static int judge(const char *path, const struct pf_ckpt_fault *faults, int64_t n)
 {
+    const int64_t n_faults = pf_ckpt_faults_count(faults, n);
     bool incomplete = true;
 
-    if (n == 0) {
+    if (n_faults == 0) {
         return 0;
     }
     for (int64_t i = 0; i < n; i++) {
-        incomplete &= faults[i].code == PF_EINCOMPLETE;
+        incomplete &= faults[i].code == PF_EINCOMPLETE || faults[i].code == 0;
     }
-    return pf_fail(incomplete ? PF_EINCOMPLETE : PF_EFORMAT, "%" PRId64 " %s in '%s'", n,
-                   n == 1 ? "fault" : "faults", path);
+    return pf_fail(incomplete ? PF_EINCOMPLETE : PF_EFORMAT, "%" PRId64 " %s in '%s'", n_faults,
+                   n_faults == 1 ? "fault" : "faults", path);
 }
 
 /* What can be said only of a checkpoint that is otherwise whole. */
@@ -87,13 +100,15 @@ int command_verify(struct options *o, char **operands)
 
     int err = pf_inspect_verify(operands[0], &progress, &faults, &n);
     pf_progress_finish(&bar);
-    if (!err && n == 0) {
+    if (!err && pf_ckpt_faults_count(faults, n) == 0) {
         err = verify_model(operands[0], &faults, &n);
     }
-    PF_TRY(err);
-    const int verdict = judge(operands[0], faults, n);
-    err = o->shared.json ? verify_json(o, operands[0], faults, n, verdict)
-                         : verify_text(operands[0], faults, n);
+    if (!err) {
+        const int verdict = judge(operands[0], faults, n);
+        err = o->shared.json ? verify_json(o, operands[0], faults, n, verdict)
+                             : verify_text(operands[0], faults, n);
+        err = err ? err : verdict;
+    }
     pf_ckpt_faults_free(faults, n);
-    return err ? err : verdict;
+    return err;
 }

@@ -84,9 +84,9 @@ static int check_table(const struct pf_ckpt *ckpt, const struct pf_table *table,
 }
 
 int pf_inspect_check_model(const struct pf_ckpt *ckpt, const struct pf_model_spec *spec,
-                           struct pf_ckpt_fault **faults_out, int64_t *n_faults_out)
+                           struct pf_ckpt_fault **faults, int64_t *n_faults)
 {
-    struct ckpt_report report = {.n = 0};
+    struct ckpt_report report = {.faults = *faults, .n = *n_faults};
     struct pf_table *table = NULL;
     const int one[PF_AXIS_COUNT] = {1, 1, 1, 1, 1};
     struct pf_mesh mesh;
@@ -100,11 +100,7 @@ int pf_inspect_check_model(const struct pf_ckpt *ckpt, const struct pf_model_spe
         err = check_table(ckpt, table, &report);
     }
     pf_table_free(table);
-    if (err) {
-        pf_ckpt_faults_free(report.faults, report.n);
-        return err;
-    }
-    *faults_out = report.faults;
-    *n_faults_out = report.n;
-    return 0;
+    *faults = report.faults;
+    *n_faults = report.n;
+    return err;
 }

@@ -91,6 +91,16 @@ void pf_ckpt_faults_free(struct pf_ckpt_fault *faults, int64_t n_faults)
     pf_free(faults);
 }
 
+int64_t pf_ckpt_faults_count(const struct pf_ckpt_fault *faults, int64_t n_faults)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < n_faults; i++) {
+        n += faults[i].code != 0;
+    }
+    return n;
+}
+
 /* Building ----------------------------------------------------------------------------------------
  */
 

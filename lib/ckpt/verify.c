@@ -103,7 +103,8 @@ static bool is_listed(const struct pf_ckpt *ckpt, const char *name)
     return strcmp(name, CKPT_MANIFEST) == 0;
 }
 
-static int verify_no_extra(const struct pf_ckpt *ckpt, struct ckpt_report *report)
+/* What else lies there is no part of the checkpoint, and readers leave it aside. */
+static int note_extra(const struct pf_ckpt *ckpt, struct ckpt_report *report)
 {
     struct pf_str_list names = {0};
     int err = 0;
@@ -111,7 +112,7 @@ static int verify_no_extra(const struct pf_ckpt *ckpt, struct ckpt_report *repor
     PF_TRY(pf_dir_list(ckpt->dir, &names));
     for (size_t i = 0; !err && i < names.n; i++) {
         if (!is_listed(ckpt, names.items[i])) {
-            err = ckpt_fault(report, PF_EFORMAT, "extra-file",
+            err = ckpt_fault(report, 0, "extra-file",
                              "'%s/%s' is there but the manifest does not name it", ckpt->dir,
                              names.items[i]);
         }
@@ -232,21 +233,39 @@ static int verify_masters(const struct pf_ckpt *ckpt, struct verification *v)
     return err;
 }
 
+static int64_t n_faults(const struct verification *v)
+{
+    return pf_ckpt_faults_count(v->report.faults, v->report.n);
+}
+
 static int verify_pf(const char *dir, struct verification *v)
 {
-    const int64_t n_before = v->report.n;
+    const int64_t n_before = n_faults(v);
     struct pf_ckpt *ckpt = NULL;
     int err = ckpt_read_pf(dir, &v->report, &ckpt);
 
     err = err ? err : verify_files(ckpt, v);
     if (!err && ckpt->step >= 0) { /* else there is no manifest to compare with */
-        err = verify_no_extra(ckpt, &v->report);
+        err = note_extra(ckpt, &v->report);
         err = err ? err : verify_step(ckpt, &v->report);
     }
-    if (!err && v->report.n == n_before) {
+    if (!err && n_faults(v) == n_before) {
         err = verify_masters(ckpt, v);
     }
     pf_ckpt_free(ckpt);
+    return err;
+}
+
+/* No save can replace it by rename, and readers do not see it. */
+static int verify_latest_kind(const char *dir, struct ckpt_report *report)
+{
+    char *const path = pf_path_join(dir, CKPT_LATEST);
+    int err = path ? 0 : PF_ENOMEM;
+
+    if (path && pf_path_exists(path) && !pf_path_is_file(path)) {
+        err = ckpt_fault(report, PF_EFORMAT, "latest", "'%s' is not a regular file", path);
+    }
+    pf_free(path);
     return err;
 }
 
@@ -257,8 +276,8 @@ static int verify_latest(const char *dir, struct ckpt_report *report)
     int err;
 
     PF_TRY(ckpt_read_latest_name(dir, &name));
-    if (!name) {
-        return 0; /* no save has been acknowledged yet */
+    if (!name) { /* perhaps no save has been acknowledged yet */
+        return verify_latest_kind(dir, report);
     }
     const bool named = ckpt_parse_step_name(name, &step);
     path = pf_path_join(dir, name);

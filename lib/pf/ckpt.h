@@ -131,7 +131,7 @@ int pf_ckpt_read_box(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *te
 
 /* One problem found by verify. */
 struct pf_ckpt_fault {
-    int code;         /* PF_EFORMAT, PF_EINCOMPLETE, PF_EIO */
+    int code;         /* PF_EFORMAT, PF_EINCOMPLETE, PF_EIO; 0: a note, which hurts no reader */
     const char *kind; /* stable word, static */
     char *message;
 };
@@ -144,7 +144,7 @@ struct pf_ckpt_fault {
  *   manifest         no JSON, a member missing, unknown or of the wrong type, an unknown role or dtype
  *   manifest-digest  the manifest's bytes are not those that were written
  *   missing-file     a file of the manifest, or a shard of the index, is not there
- *   extra-file       a file of the directory that the manifest does not name
+ *   extra-file       a file of the directory that the manifest does not name: a note
  *   extra-shard      a .safetensors shard that the index does not name
  *   size             a file has another length than the manifest says
  *   digest           a file's bytes are not those that were written
@@ -165,7 +165,7 @@ struct pf_ckpt_fault {
  *   shard-gap        shard numbers -0000I-of-0000N do not run from 1 to N
  *   two-layouts      a model.safetensors beside an index that does not name it
  *   config           config.json is no JSON
- *   latest           `latest` names what is not there or not whole
+ *   latest           `latest` names what is not there or not whole, or is no file
  *   unsupported      a format, schema or tensor that this build does not read (PF_ENOTSUP)
  *
  * *faults_out is freed with pf_ckpt_faults_free. Returns 0 also when faults were found; an error
@@ -173,6 +173,9 @@ struct pf_ckpt_fault {
  */
 int pf_ckpt_verify(const char *path, struct pf_ckpt_fault **faults_out, int64_t *n_faults_out);
 void pf_ckpt_faults_free(struct pf_ckpt_fault *faults, int64_t n_faults);
+
+/* How many of them are more than notes. */
+int64_t pf_ckpt_faults_count(const struct pf_ckpt_fault *faults, int64_t n_faults);
 
 /*
  * Digest of a tensor that does not depend on layout or format: XXH3-128 over the name, the role's

@@ -45,11 +45,11 @@ int pf_inspect_verify(const char *path, const struct pf_inspect_progress *progre
  *   model-extra      a weight that the model does not have
  *   model-shape      a weight with another shape than the model's
  *
- * A family that this build does not train is not checked: no faults. *faults_out as of
- * pf_ckpt_verify. Reads nothing.
+ * A family that this build does not train is not checked: no faults. They are appended to those that
+ * pf_ckpt_verify gave, which stay the caller's, also after an error. Reads nothing.
  */
 int pf_inspect_check_model(const struct pf_ckpt *ckpt, const struct pf_model_spec *spec,
-                           struct pf_ckpt_fault **faults_out, int64_t *n_faults_out);
+                           struct pf_ckpt_fault **faults, int64_t *n_faults);
 
 /* Bytes of a tensor's elements as they are stored, without headers. */
 uint64_t pf_inspect_tensor_bytes(const struct pf_ckpt_tensor *tensor);

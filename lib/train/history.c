@@ -199,13 +199,15 @@ static int read_line(struct pf_history *h, const char *text, size_t len, int64_t
 
 static int read_lines(struct pf_history *h)
 {
-    FILE *const file = fopen(h->path, "re");
     char *line = NULL;
     size_t room = 0;
     int64_t number = 0;
+    uint64_t bytes;
     ssize_t len;
     int err = 0;
 
+    PF_TRY(pf_file_size(h->path, &bytes)); /* a FIFO would be waited for */
+    FILE *const file = fopen(h->path, "re");
     if (!file) {
         return pf_fail_errno(PF_EIO, "cannot open '%s'", h->path);
     }

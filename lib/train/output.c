@@ -54,15 +54,16 @@ static int refuse_foreign(const char *dir)
     return 0;
 }
 
-/* Would the name, at the end of a run, turn out to be taken by something of another kind? A link to a
- * directory is one: an export takes the place of what is there, and never goes through a link. */
+/* Is a name taken by something of another kind, which would be found when the run ends, or be waited
+ * for? An export takes the place of what is there, never goes through a link; a file may be one. */
 static int refuse_in_the_way(const char *dir, const char *name, mode_t kind)
 {
     char *const path = pf_path_join(dir, name);
     struct stat st;
     int err = path ? 0 : PF_ENOMEM;
 
-    if (!err && lstat(path, &st) == 0 && (st.st_mode & S_IFMT) != kind) {
+    if (!err && (kind == S_IFDIR ? lstat(path, &st) : stat(path, &st)) == 0 &&
+        (st.st_mode & S_IFMT) != kind) {
         err = pf_fail(PF_EREFUSED, "'%s' is in the way of a %s: remove it", path,
                       kind == S_IFDIR ? "directory" : "file");
     }
@@ -99,6 +100,7 @@ int train_output_begin(struct pf_trainer *t)
     PF_TRY(refuse_foreign(dir));
     PF_TRY(refuse_in_the_way(dir, "hf", S_IFDIR));
     PF_TRY(refuse_in_the_way(dir, "latest", S_IFREG));
+    PF_TRY(refuse_in_the_way(dir, "metrics.jsonl", S_IFREG));
     PF_TRY(pf_ckpt_clean_staging(dir));
     (void)unlink(t->stop_path); /* a wish that an earlier run did not live to see */
     PF_TRY(write_file(dir, "pf.json", t->run_json)); /* first: it marks output_dir as a run's */

@@ -202,7 +202,13 @@ refresh && rm $c/optim-00000.safetensors
 finds missing-file "a file that is gone" $c
 is "$("$inspect" show run | sed -n 's/^step *//p')" 1 "... show of the run takes the older, whole one"
 refresh && : >$c/notes.txt
-finds extra-file "a file that the manifest does not name" $c
+"$inspect" verify $c >out 2>err
+is "$? $(cat out err)" "0 extra-file  '$c/notes.txt' is there but the manifest does not name it
+no fault in $c" "a file that the manifest does not name is noted, and no fault: a resume reads past it too"
+is "$("$inspect" verify --json $c | python3 -c 'import json, sys
+d = json.load(sys.stdin); print(d["faults"], d["notes"][0]["kind"])' 2>&1)" "[] extra-file" "... so says --json"
+flip $c/weights-00000.safetensors 20000
+finds "digest extra-file" "beside a fault it is named as well" $c
 refresh && sed -i 's/"step": 2,/"step": 3,/' $c/manifest.json
 finds "manifest manifest-digest" "a manifest whose step was edited" $c
 refresh && truncate -s -30 $c/manifest.json
@@ -210,6 +216,11 @@ refresh && truncate -s -30 $c/manifest.json
 is $? 3 "a manifest cut short"
 refresh && echo checkpoint-000009 >run/latest
 finds latest "latest names what is not there" run
+rm run/latest && mkdir run/latest
+finds latest "latest is a directory" run
+says "'run/latest' is not a regular file"
+rmdir run/latest && ln -s nowhere run/latest
+finds latest "a link to nothing" run
 refresh && rm run/checkpoint-000001/manifest.json
 finds missing-file "a checkpoint without manifest" run
 "$inspect" diff kept run >out 2>err

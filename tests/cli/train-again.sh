@@ -81,19 +81,21 @@ printf '{"event":"start","schema":1}\n' >plain/metrics.jsonl
 ok $? "a run that made no step leaves nothing to keep" "$(ls plain)"
 
 # What would fail at the end is found at the start.
-for kind in file link directory; do
+in_the_way() # NAME WANTED COMMAND...: what the command makes as way/NAME is no WANTED
+{
+    local name=$1 wanted=$2
+    shift 2
     rm -rf way && mkdir way && echo '{}' >way/pf.json
-    case $kind in
-    file) : >way/hf ;;
-    link) mkdir elsewhere && ln -s ../elsewhere way/hf ;;
-    directory) mkdir way/latest ;;
-    esac
-    name=hf what="is in the way of a directory"
-    [ $kind = directory ] && name=latest what="is in the way of a file"
-    refuses 2 "'way/$name' $what" config.json output_dir=way save_steps=-1
-    [ ! -e way/metrics.jsonl ]
-    ok $? "a $kind in the place of $name is found before anything is trained"
-done
+    "$@" "way/$name"
+    refuses 2 "'way/$name' is in the way of a $wanted" config.json output_dir=way save_steps=-1
+    is "$(find way -name metrics.jsonl -type f)" "" "by $1, which is found before anything is trained"
+}
+in_the_way hf directory touch
+in_the_way hf directory ln -s "$PWD"
+in_the_way latest file mkdir
+in_the_way metrics.jsonl file mkfifo
+"$PF_BIN/pf-inspect" run way >out.txt 2>err.txt
+is "$? $(cat err.txt)" "4 pf-inspect: 'way/metrics.jsonl' is not a regular file" "pf-inspect run does not wait for it"
 
 # Stopping what does not run.
 refuses 2 "no run is active in 'out'" --stop out

@@ -118,7 +118,7 @@ no_file()
     rm out/metrics.jsonl && mkdir out/metrics.jsonl
 }
 again no_file
-is $? 4 "a directory in its place: exit 4"
+is $? 2 "a directory in its place: exit 2"
 
 # freeze -------------------------------------------------------------------------------------------
 frozen='freeze=["*embed*","*q_proj*"]'

@@ -377,7 +377,7 @@ static void the_cover_is_proved_before_reading(void)
 /* Damage ------------------------------------------------------------------------------------------
  */
 
-/* How many faults verify finds; whether one of them is of this kind. -1: verify itself failed. */
+/* How many faults verify finds, and notes; whether one of them is of this kind. -1: verify itself failed. */
 static int64_t faults_of(const char *path, const char *kind, bool *found_out)
 {
     struct pf_ckpt_fault *faults;
@@ -527,6 +527,12 @@ static void faults_are_all_listed(void)
     (void)save_step(at("many"), 1, 0);
     put_text(at("many/checkpoint-000001/notes.txt"), "hello");
     has_fault(dir, "extra-file", "a file that nobody lists");
+    struct pf_ckpt_fault *notes = NULL;
+    int64_t n_notes = 0;
+    ok(pf_ckpt_verify(dir, &notes, &n_notes) == 0 && n_notes == 1 &&
+           pf_ckpt_faults_count(notes, n_notes) == 0,
+       "which is noted, and no fault");
+    pf_ckpt_faults_free(notes, n_notes);
     (void)unlink(at("many/checkpoint-000001/weights-00000.safetensors"));
     has_fault(dir, "missing-file", "a file that is gone");
     struct pf_ckpt *ckpt = NULL;
