@@ -83,7 +83,8 @@ int pf_trainer_hold_signals(void);
 int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to);
 
 /* Also write each line of metrics.jsonl to this stream as it is made (--json). Call it before build;
- * only rank 0 has lines. The stream must outlive the trainer. */
+ * only rank 0 has lines. The stream must outlive the trainer; where nobody reads it any more (EPIPE),
+ * it is turned to /dev/null, and the run goes on. */
 void pf_trainer_copy_metrics(struct pf_trainer *trainer, FILE *to);
 
 /* Show on stderr how far the run is (rank 0; see pf/progress.h). Off unless this is called. */

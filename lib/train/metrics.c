@@ -9,6 +9,7 @@
 #include <pf/mem.h>
 #include <pf/time.h>
 
+#include <errno.h>
 #include <string.h>
 
 /* Is this a line of metrics.jsonl? Then *step_out is its step, or -1 where it has none. */
@@ -198,17 +199,29 @@ static struct pf_json_out line_begin(struct pf_trainer *t)
     return out;
 }
 
+/* The line for --json as well. Nobody may read it any more ("| head -1"): that is no reason to end a
+ * run whose record is in metrics.jsonl. The stream then leads nowhere, so that what it still holds
+ * cannot fail at the end. A disk that is full is another matter. */
+static int copy_line(struct metrics *m)
+{
+    if (!m->copy || (fputs(m->line.text, m->copy) >= 0 && fflush(m->copy) == 0)) {
+        return 0;
+    }
+    if (errno != EPIPE || !freopen("/dev/null", "w", m->copy)) {
+        return pf_fail_errno(PF_EIO, "cannot write metrics to the output");
+    }
+    m->copy = NULL;
+    pf_log_warn0("train", "nobody reads the output any more: the lines go to metrics.jsonl alone");
+    return 0;
+}
+
 static int line_end(struct pf_trainer *t, struct pf_json_out *out)
 {
     pf_json_out_object_end(out);
     PF_TRY(pf_json_out_finish(out));
     PF_TRY(pf_str_append_char(&t->metrics.line, '\n'));
     PF_TRY(pf_line_file_add(&t->metrics.file, t->metrics.line.text));
-    if (t->metrics.copy &&
-        (fputs(t->metrics.line.text, t->metrics.copy) < 0 || fflush(t->metrics.copy) != 0)) {
-        return pf_fail_errno(PF_EIO, "cannot write metrics to the output");
-    }
-    return 0;
+    return copy_line(&t->metrics);
 }
 
 void pf_trainer_show_progress(struct pf_trainer *trainer)

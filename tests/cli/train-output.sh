@@ -48,10 +48,11 @@ echo old >out/hf/marker
 ok $? "the export of an earlier run is replaced" "$(cat stderr)"
 [ ! -e out/hf/marker ] && [ -s out/hf/tokenizer.json ] && "$PF_BIN/pf-inspect" verify out/hf >verify.txt
 ok $? "whole, tokenizer and all" "$(ls -A out/hf)"
-is "$(ls -A out | tr '\n' ' ')" "config.json hf metrics.jsonl pf.json tb " "and nothing else stays in output_dir"
+is "$(ls -A out | tr '\n' ' ')" "config.json hf metrics-1.jsonl metrics.jsonl pf.json tb " \
+    "and nothing else stays in output_dir, but the lines of the run before"
 
-# A stop that was asked for too late must not end the next run.
-"$train" --stop out
+# A stop that was asked for in the last instant of a run must not end the next one.
+: >out/stop
 "$train" -q run.json >stdout 2>stderr
 tail -n 1 out/metrics.jsonl | grep -q '"reason":"done"'
 ok $? "a wish to stop that came after the end does not stop the next run" "$(tail -n 1 out/metrics.jsonl)"

@@ -104,6 +104,22 @@ ok $? "--check makes no output_dir"
 is $? 0 "a run with --json ends well"
 cmp -s lines.txt out/metrics.jsonl
 ok $? "and prints the lines of metrics.jsonl"
+"$train" --json config.json output_dir=piped logging_steps=1 2>err2.txt | head -n 1 >out.txt
+is "${PIPESTATUS[0]} $(wc -l <out.txt) $(grep -c '"loss"' piped/metrics.jsonl)" "0 1 3" \
+    "a reader that goes away does not end the run" "$(cat err2.txt)"
+python3 -c 'import os, subprocess, sys
+r, w = os.pipe()
+os.close(r)
+sys.exit(subprocess.call(sys.argv[1:], stdout=w))' "$train" --json config.json output_dir=unread 2>err2.txt
+is "$? $(tail -n 1 unread/metrics.jsonl | grep -c '"reason":"done"')" "0 1" "nor one that was never there"
+is "$(grep -c 'nobody reads the output any more' err2.txt)" 1 "but a person is told, once"
+if [ -e /dev/full ]; then
+    "$train" -q --json config.json output_dir=full >/dev/full 2>err2.txt
+    is "$? $(cat err2.txt)" "4 pf-train: cannot write metrics to the output: No space left on device" \
+        "a full disk under the output does"
+else
+    skip "a full disk under the output" "no /dev/full"
+fi
 grep -q 'step *3/3  loss' err.txt
 ok $? "a person sees a line for the last step" "$(cat err.txt)"
 "$train" -q config.json output_dir=quiet >out.txt 2>err.txt
