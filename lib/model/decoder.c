@@ -242,13 +242,15 @@ int pf_model_backward(struct pf_model *model, int live, const struct pf_model_ba
 int pf_model_logits(struct pf_model *model, int live, float *logits)
 {
     const int64_t chunk = model_loss_chunk(model->spec, &model->options),
-                  v = model->spec->vocab_size;
+                  v = model->spec->vocab_size, stride = model_logits_stride(model->spec);
 
     for (int64_t first = 0; first < model->n_tokens; first += chunk) {
         const int64_t left = model->n_tokens - first, n = left < chunk ? left : chunk;
         PF_TRY(model_logits_chunk(model, model->live[live].final_h, first, n, model->work.logits));
-        PF_TRY(pf_dtype_convert(model->dtype, model->work.logits, PF_DTYPE_F32, logits + first * v,
-                                (size_t)(n * v)));
+        for (int64_t i = 0; i < n; i++) {
+            PF_TRY(pf_dtype_convert(model->dtype, model_at(model, model->work.logits, i * stride),
+                                    PF_DTYPE_F32, logits + (first + i) * v, (size_t)v));
+        }
     }
     return 0;
 }

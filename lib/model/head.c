@@ -19,7 +19,7 @@ int model_logits_chunk(struct pf_model *model, const void *final_h, int64_t firs
                                              .ldb = h,
                                              .trans_b = true,
                                              .c = logits,
-                                             .ldc = v,
+                                             .ldc = model_logits_stride(model->spec),
                                              .c_dtype = model->dtype,
                                              .bias = model_param(model, model->head.b)});
 }
@@ -37,7 +37,7 @@ static int chunk_backward(struct pf_model *model, struct live_saved *live, int64
                                              .n = h,
                                              .k = v,
                                              .a = dlogits,
-                                             .lda = v,
+                                             .lda = model_logits_stride(model->spec),
                                              .b = model_param(model, model->head.w),
                                              .ldb = h,
                                              .c = model_at(model, live->dfinal_h, first * h),
@@ -49,7 +49,7 @@ static int chunk_backward(struct pf_model *model, struct live_saved *live, int64
                                                  .n = h,
                                                  .k = n,
                                                  .a = dlogits,
-                                                 .lda = v,
+                                                 .lda = model_logits_stride(model->spec),
                                                  .trans_a = true,
                                                  .b = model_at(model, live->final_h, first * h),
                                                  .ldb = h,
@@ -59,10 +59,12 @@ static int chunk_backward(struct pf_model *model, struct live_saved *live, int64
                                                  .accumulate = true}));
     }
     if (db) {
-        PF_TRY(
-            pf_op_bias_grad(model->ops, model->dtype,
-                            &(struct pf_bias_grad_args){
-                                .n_rows = n, .width = v, .lddy = v, .dy = dlogits, .dbias = db}));
+        PF_TRY(pf_op_bias_grad(model->ops, model->dtype,
+                               &(struct pf_bias_grad_args){.n_rows = n,
+                                                           .width = v,
+                                                           .lddy = model_logits_stride(model->spec),
+                                                           .dy = dlogits,
+                                                           .dbias = db}));
     }
     return 0;
 }
@@ -79,16 +81,16 @@ int model_head(struct pf_model *model, struct live_saved *live, const struct pf_
     for (int64_t first = 0; first < model->n_tokens; first += chunk) {
         const int64_t left = model->n_tokens - first, n = left < chunk ? left : chunk;
         PF_TRY(model_logits_chunk(model, live->final_h, first, n, logits));
-        PF_TRY(
-            pf_op_cross_entropy(model->ops, model->dtype,
-                                &(struct pf_cross_entropy_args){.n_rows = n,
-                                                                .vocab = v,
-                                                                .ld = v,
-                                                                .targets = batch->targets + first,
-                                                                .logits = logits,
-                                                                .loss = token_loss + first,
-                                                                .with_grad = with_grad,
-                                                                .grad_scale = batch->grad_scale}));
+        PF_TRY(pf_op_cross_entropy(
+            model->ops, model->dtype,
+            &(struct pf_cross_entropy_args){.n_rows = n,
+                                            .vocab = v,
+                                            .ld = model_logits_stride(model->spec),
+                                            .targets = batch->targets + first,
+                                            .logits = logits,
+                                            .loss = token_loss + first,
+                                            .with_grad = with_grad,
+                                            .grad_scale = batch->grad_scale}));
         if (with_grad) {
             PF_TRY(chunk_backward(model, live, first, n, logits));
         }

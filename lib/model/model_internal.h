@@ -56,7 +56,7 @@ struct work {
     void *dattn;  /* [T,A*D] */
     float *delta; /* [B,A,S] */
     void *dact;   /* [T,I] */
-    void *logits; /* [loss_chunk,V] */
+    void *logits; /* [loss_chunk,V], rows at model_logits_stride */
     struct layer_saved *shared; /* [n_shared] what recomputed layers use in turn */
     int64_t n_shared;
 };
@@ -86,6 +86,8 @@ enum dropout_site { SITE_EMBED, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT
 
 /* plan.c: tokens whose logits are held at once. */
 int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model_options *options);
+/* Elements between rows of logits: whole cache lines whatever V. */
+int64_t model_logits_stride(const struct pf_model_spec *spec);
 /* plan.c: is a layer, or a part of it, computed again in backward; how many layers form a group of
  * which only the first one's input is kept. */
 bool model_recomputes(const struct pf_model_spec *spec, const struct pf_model_options *options,

@@ -6,8 +6,9 @@
 #include <pf/mem.h>
 
 /* Logits held at once: about this many, which is enough for a GEMM to run at full speed. */
-#define LOGITS_ELEMENTS ((int64_t)1 << 22)
-#define LOSS_CHUNK_MIN 64
+/* Of a chunk of logits: enough rows that the head's weight is not fetched for few, 64 MiB in fp32. */
+#define LOGITS_ELEMENTS ((int64_t)1 << 24)
+#define LOSS_CHUNK_MIN 256
 
 struct cursor {
     char *base; /* NULL: only count */
@@ -217,8 +218,16 @@ int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model
     if (chunk <= 0) {
         chunk = LOGITS_ELEMENTS / spec->vocab_size;
         chunk = chunk < LOSS_CHUNK_MIN ? LOSS_CHUNK_MIN : chunk;
+        /* The same number of chunks, as equal as they can be. */
+        const int64_t n_chunks = (n_tokens + chunk - 1) / chunk;
+        chunk = n_chunks > 0 ? (n_tokens + n_chunks - 1) / n_chunks : chunk;
     }
     return chunk < n_tokens ? chunk : n_tokens;
+}
+
+int64_t model_logits_stride(const struct pf_model_spec *spec)
+{
+    return (spec->vocab_size + 31) / 32 * 32;
 }
 
 int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_options *options,
@@ -232,7 +241,7 @@ int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_option
         plan_live(&live, &s, NULL);
     }
     plan_work(&work, &s, &unused);
-    take_bytes(&logits, model_loss_chunk(spec, options) * spec->vocab_size, s.element);
+    take_bytes(&logits, model_loss_chunk(spec, options) * model_logits_stride(spec), s.element);
     if (live.overflow || work.overflow || logits.overflow) {
         return pf_fail(PF_ENOMEM, "the activations of this batch do not fit any memory");
     }
@@ -276,8 +285,8 @@ int model_allocate(struct pf_model *model)
     for (int i = 0; i < s.options->n_live; i++) {
         PF_TRY(place_live(model, &c, &s, &model->live[i]));
     }
-    model->work.logits =
-        take_bytes(&c, model_loss_chunk(s.spec, s.options) * s.spec->vocab_size, s.element);
+    model->work.logits = take_bytes(
+        &c, model_loss_chunk(s.spec, s.options) * model_logits_stride(s.spec), s.element);
     return 0;
 }
 
