@@ -3,6 +3,7 @@
 #ifndef PF_BASE_INTERNAL_H
 #define PF_BASE_INTERNAL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* strtod in the C locale, whatever the program's. */
@@ -18,5 +19,12 @@ void pf_base_copy_printable(char *to, size_t to_bytes, const char *from);
 
 /* Take a progress line off the terminal, if one is drawn, before something else is written. */
 void pf_base_progress_hide(void);
+
+/*
+ * The squares of a block of floats as three doubles whose exact sum is theirs, or false: the block
+ * holds infinities, NaNs, subnormals or too wide a range, and sums_out is undefined.
+ */
+#define PF_BASE_SQUARES_BLOCK 4096
+bool pf_base_squares(const float *x, double sums_out[3]);
 
 #endif

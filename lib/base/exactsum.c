@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pf/exactsum.h>
 
+#include "base_internal.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -165,7 +167,19 @@ void pf_exactsum_add_array_f32(struct pf_exactsum *sum, const float *x, size_t n
 
 void pf_exactsum_add_squares_f32(struct pf_exactsum *sum, const float *x, size_t n)
 {
-    bin_blocks(sum, x, n, true);
+    double sums[3];
+    size_t at = 0;
+
+    for (; n - at >= PF_BASE_SQUARES_BLOCK; at += PF_BASE_SQUARES_BLOCK) {
+        if (pf_base_squares(x + at, sums)) {
+            pf_exactsum_add_array_f64(sum, sums, 3);
+        } else {
+            bin_blocks(sum, x + at, PF_BASE_SQUARES_BLOCK, true);
+        }
+    }
+    if (at < n) {
+        bin_blocks(sum, x + at, n - at, true);
+    }
 }
 
 void pf_exactsum_merge(struct pf_exactsum *sum, const struct pf_exactsum *other)

@@ -126,27 +126,42 @@ static void agrees_with_integers(void)
     ok(bad == 0, "random integers of 72 bits against 128-bit arithmetic");
 }
 
+/*
+ * Round 0: any finite pattern; then values of one size, where bins fill up; then for each exponent
+ * the largest one and others down to 2^-36 and 2^-37 of it, with zeros: as far as blocks go.
+ */
+static uint32_t pattern_of(uint64_t round, size_t i, const uint32_t words[4])
+{
+    if (round < 3) {
+        return round == 0   ? words[0] & ~(UINT32_C(1) << 30)
+               : round == 1 ? (words[0] & 0x807fffff) | 0x3f800000
+                            : 0x7f7fffff;
+    }
+    const uint32_t top = (uint32_t)(round - 3) / 2 + 1, depth = 37 + (uint32_t)(round - 3) % 2;
+    const uint32_t below = i % 4096 == 77 ? 0 : words[1] % depth;
+    const uint32_t exponent = below < top ? top - below : 0;
+    return words[2] % 16 == 0 ? 0 : exponent << 23 | (words[0] & 0x807fffff);
+}
+
 static void float_arrays_agree_with_single_adds(void)
 {
     static float x[40000];
     int bad = 0;
 
-    for (uint64_t round = 0; round < 3; round++) {
+    for (uint64_t round = 0; round < 3 + 2 * 254; round++) {
+        const size_t n = round < 3 ? 40000 : 9000;
         struct pf_exactsum sums, squares, sums_by_one, squares_by_one;
-        for (size_t i = 0; i < 40000; i++) {
+        for (size_t i = 0; i < n; i++) {
             uint32_t words[4];
             pf_rng_block(9, round, i, words);
-            /* round 0: any finite pattern; then values of one size, where bins fill up */
-            const uint32_t bits = round == 0   ? words[0] & ~(UINT32_C(1) << 30)
-                                  : round == 1 ? (words[0] & 0x807fffff) | 0x3f800000
-                                               : 0x7f7fffff;
+            const uint32_t bits = pattern_of(round, i, words);
             memcpy(&x[i], &bits, sizeof bits);
         }
         pf_exactsum_init(&sums);
         squares = sums_by_one = squares_by_one = sums;
-        pf_exactsum_add_array_f32(&sums, x, 40000);
-        pf_exactsum_add_squares_f32(&squares, x, 40000);
-        for (size_t i = 0; i < 40000; i++) {
+        pf_exactsum_add_array_f32(&sums, x, n);
+        pf_exactsum_add_squares_f32(&squares, x, n);
+        for (size_t i = 0; i < n; i++) {
             pf_exactsum_add(&sums_by_one, (double)x[i]);
             pf_exactsum_add(&squares_by_one, (double)x[i] * (double)x[i]);
         }
