@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Aligning leaves slack behind a block; AddressSanitizer is told that nobody may touch it. */
 #ifdef __SANITIZE_ADDRESS__
@@ -42,6 +43,28 @@ static void count_alloc(size_t bytes)
     atomic_fetch_add(&n_allocs, 1);
 }
 
+/* Blocks from here on are worth huge pages: fewer faults at first use, fewer misses of the TLB. */
+#define HUGE_BLOCK ((size_t)8 << 20)
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+
+/* Ask for huge pages where whole ones lie inside; a kernel without them changes nothing. */
+static void prefer_huge_pages(char *raw, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t first = ((uintptr_t)raw + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    const uintptr_t end = ((uintptr_t)raw + bytes) / HUGE_PAGE * HUGE_PAGE;
+
+    if (bytes >= HUGE_BLOCK) {
+        const int saved = errno;
+        (void)madvise((void *)first, end - first, MADV_HUGEPAGE);
+        errno = saved;
+    }
+#else
+    (void)raw;
+    (void)bytes;
+#endif
+}
+
 static struct header *header_of(void *block)
 {
     return (struct header *)((char *)block - sizeof(struct header));
@@ -60,6 +83,7 @@ void *pf_alloc(size_t bytes)
         pf_fail(PF_ENOMEM, "out of memory: cannot allocate %zu bytes", bytes);
         return NULL;
     }
+    prefer_huge_pages(raw, raw_bytes);
     const uintptr_t first = (uintptr_t)raw + sizeof(struct header);
     char *const block = raw + sizeof(struct header) + (-first & (PF_MEM_ALIGN - 1));
     *header_of(block) = (struct header){raw, bytes};
