@@ -64,6 +64,9 @@ static int start(const struct options *o, int argc, char **argv)
 
     PF_TRY(pf_trainer_hold_signals());
     int err = pf_config_read(argv[1], (const char *const *)argv + 2, argc - 2, &config);
+    if (!err && pf_path_is_file(argv[1])) { /* a pipe could not be read again */
+        err = pf_trainer_wait_passively(&config);
+    }
     const struct pf_comm_options comm = {.timeout_s = config.comm_timeout};
 
     /* A rank that cannot read its config joins all the same, so that one message tells of it. */

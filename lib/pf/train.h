@@ -78,6 +78,14 @@ struct pf_ops *pf_trainer_ops(struct pf_trainer *trainer);
  */
 int pf_trainer_hold_signals(void);
 
+/*
+ * Where the ranks of this host have more threads than it has CPUs, start this process again with
+ * OMP_WAIT_POLICY=passive, which OpenMP reads before main; else, where the user chose a policy, or
+ * where /proc is missing, return 0. Local; call it before MPI starts, with a config that can be read
+ * twice. Errors: PF_ENOMEM.
+ */
+int pf_trainer_wait_passively(const struct pf_config *config);
+
 /* The resolved plan for people (--plan): layout, batch arithmetic, memory, schedule; as JSON with
  * json. Local; before or after build. */
 int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to);

@@ -298,12 +298,17 @@ int train_metrics_start(struct pf_trainer *t)
     return line_end(t, &out);
 }
 
-double train_mfu(const struct pf_trainer *t, double seconds)
+double train_mfu(struct pf_trainer *t, double seconds)
 {
     const double flops = pf_model_step_flops(&t->spec, t->config->global_train_batch_size,
                                              t->config->max_seq_length);
+    const double rate = flops / seconds / pf_comm_size(t->world);
 
-    return t->peak_flops > 0 ? flops / seconds / (t->peak_flops * pf_comm_size(t->world)) : 0;
+    if (t->peak_flops > 0 && rate > t->peak_flops) {
+        /* Others used the CPUs while the peak was measured: this is the better measurement. */
+        t->peak_flops = rate;
+    }
+    return t->peak_flops > 0 ? rate / t->peak_flops : 0;
 }
 
 int train_metrics_step(struct pf_trainer *t, const struct step_result *r)

@@ -206,7 +206,7 @@ void train_metrics_progress(struct pf_trainer *t);
 /* A step has ended: what the time left is told from. */
 void train_metrics_pace(struct pf_trainer *t);
 /* Arithmetic of a step that took so long, as a part of what all ranks' gemm could have done. */
-double train_mfu(const struct pf_trainer *t, double seconds);
+double train_mfu(struct pf_trainer *t, double seconds);
 int train_metrics_step(struct pf_trainer *t, const struct step_result *result);
 int train_metrics_eval(struct pf_trainer *t, double loss, int64_t tokens, double seconds);
 int train_metrics_sample(struct pf_trainer *t, const char *prompt, const char *text,
