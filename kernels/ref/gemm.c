@@ -2,11 +2,25 @@
 /*
  * gemm.c - matrix product.
  *
- *     c[i,j] = sum_p op(a)[i,p] op(b)[p,j] + (bias[j] | old c[i,j] | 0)
+ *     c[i,j] = sum_p op(a)[i,p] op(b)[p,j] + (bias[j] | old c[i,j] | 0) + (residual[i,j] | 0)
+ *
+ * or, with activate, the activation of that once rounded, which goes to pre.
  *
  * Source: the definition; names and transposes of BLAS level 3 (Dongarra et al. 1990), row-major.
  */
 #include "ref.h"
+
+/* The sum is rounded by way of c, and stored. */
+static double activated(enum pf_dtype dtype, const struct pf_gemm_args *g, int64_t i, int64_t j,
+                        double sum)
+{
+    ref_store(dtype, g->c, i * g->ldc + j, sum);
+    sum = ref_load(dtype, g->c, i * g->ldc + j);
+    if (g->pre) {
+        ref_store(dtype, g->pre, i * g->ldp + j, sum);
+    }
+    return ref_act(g->act, sum);
+}
 
 static int gemm(enum pf_dtype dtype, const struct pf_kctx *ctx, const void *args)
 {
@@ -25,6 +39,12 @@ static int gemm(enum pf_dtype dtype, const struct pf_kctx *ctx, const void *args
             }
             if (g->accumulate) {
                 sum += ref_load(g->c_dtype, g->c, i * g->ldc + j);
+            }
+            if (g->residual) {
+                sum += ref_load(dtype, g->residual, i * g->ldr + j);
+            }
+            if (g->activate) {
+                sum = activated(dtype, g, i, j, sum);
             }
             ref_store(g->c_dtype, g->c, i * g->ldc + j, sum);
         }

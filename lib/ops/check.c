@@ -107,6 +107,36 @@ static int check_positions(const struct call *c, const int32_t *positions, int64
     return 0;
 }
 
+static int check_act_kind(const struct call *c, enum pf_act_kind act)
+{
+    if ((unsigned)act > PF_ACT_RELU) {
+        return pf_fail(PF_EINVAL, "%s: unknown activation %d", c->op, (int)act);
+    }
+    return 0;
+}
+
+/* What is done to a product before it is stored. */
+static int check_gemm_end(const struct call *c, const struct pf_gemm_args *a)
+{
+    if (!a->residual && !a->activate) {
+        return 0;
+    }
+    if (a->accumulate) {
+        return pf_fail(PF_EINVAL, "gemm: accumulate excludes residual and activation");
+    }
+    if (a->c_dtype != c->dtype) {
+        return pf_fail(PF_EINVAL, "gemm: with residual or activation c must be %s",
+                       pf_dtype_name(c->dtype));
+    }
+    if (a->residual) {
+        PF_TRY(check_rows(c, "residual", a->residual, a->m, a->n, a->ldr));
+    }
+    if (a->activate && a->pre) {
+        PF_TRY(check_rows(c, "pre", a->pre, a->m, a->n, a->ldp));
+    }
+    return a->activate ? check_act_kind(c, a->act) : 0;
+}
+
 static int check_gemm(struct call *c, const void *args)
 {
     const struct pf_gemm_args *a = args;
@@ -126,6 +156,8 @@ static int check_gemm(struct call *c, const void *args)
     if (a->bias) {
         PF_TRY(check_rows(c, "bias", a->bias, 1, a->n, a->n));
     }
+    PF_TRY(check_gemm_end(c, a));
+    c->scratch_floats = (size_t)c->n_threads * PF_GEMM_SCRATCH_FLOATS;
     c->empty = a->m == 0 || a->n == 0;
     return 0;
 }
@@ -333,14 +365,6 @@ static int check_attention_bwd(struct call *c, const void *args)
     PF_TRY(check_rows(c, "dv", a->dv, n_tokens, f->n_kv_heads * f->v_head_dim, f->ldv));
     c->scratch_floats =
         (size_t)c->n_threads * PF_ATTENTION_BWD_SCRATCH_FLOATS(f->head_dim, f->v_head_dim, f->seq);
-    return 0;
-}
-
-static int check_act_kind(const struct call *c, enum pf_act_kind act)
-{
-    if ((unsigned)act > PF_ACT_RELU) {
-        return pf_fail(PF_EINVAL, "%s: unknown activation %d", c->op, (int)act);
-    }
     return 0;
 }
 

@@ -67,14 +67,15 @@ struct entry {
 
 #define N_BUCKETS 1024
 
-/* Of the instruction set that the library is bound to. */
-struct converter {
+/* pf's own kernels of the instruction set that the library is bound to. */
+struct own {
     pf_widen_fn *widen;
     pf_narrow_fn *narrow;
+    pf_kernel_fn gemm, act_fwd;
 };
 
 struct library {
-    struct converter bf16, f16;
+    struct own f32, bf16, f16;
     bool multiplies_bf16;
     float *wide; /* room for widened matrices */
     size_t wide_floats;
@@ -341,36 +342,11 @@ static int execute(struct library *lib, const struct entry *entry, const struct 
     return 0;
 }
 
-/* k = 0: c is the bias, or zero; accumulating leaves it alone. */
-static void fill_empty_sum(const struct pf_gemm_args *g, enum pf_dtype dtype)
-{
-    const size_t bytes = g->c_dtype == PF_DTYPE_BF16 ? 2 : 4;
-
-    if (g->accumulate) {
-        return;
-    }
-    for (int64_t i = 0; i < g->m; i++) {
-        char *row = (char *)g->c + (size_t)(i * g->ldc) * bytes;
-        if (g->bias) {
-            (void)pf_dtype_convert(dtype, g->bias, g->c_dtype, row, (size_t)g->n);
-        } else {
-            memset(row, 0, (size_t)g->n * bytes);
-        }
-    }
-}
-
 static int gemm(const struct pf_kctx *ctx, const struct pf_gemm_args *g, enum pf_dtype dtype)
 {
     struct library *lib = ctx->library;
     struct entry *entry;
 
-    if (g->m == 0 || g->n == 0) {
-        return 0;
-    }
-    if (g->k == 0) {
-        fill_empty_sum(g, dtype);
-        return 0;
-    }
     if (omp_get_max_threads() != ctx->n_threads) {
         omp_set_num_threads(ctx->n_threads);
     }
@@ -409,9 +385,10 @@ static int reserve_wide(struct library *lib, const struct pf_gemm_args *g, struc
     return 0;
 }
 
-static int gemm_widen(const struct pf_kctx *ctx, const struct pf_gemm_args *g,
-                      const struct converter *convert)
+static int gemm_widen(const struct pf_kctx *ctx, const struct pf_gemm_args *g, enum pf_dtype dtype)
 {
+    const struct library *const lib = ctx->library;
+    const struct own *const convert = dtype == PF_DTYPE_BF16 ? &lib->bf16 : &lib->f16;
     struct pf_gemm_args f = *g;
     struct wide w;
     const bool narrow_c = g->c_dtype != PF_DTYPE_F32;
@@ -442,24 +419,87 @@ static int gemm_widen(const struct pf_kctx *ctx, const struct pf_gemm_args *g,
     return 0;
 }
 
+/* What comes with a product ------------------------------------------------------------------------ */
+
+typedef int product_fn(const struct pf_kctx *ctx, const struct pf_gemm_args *g,
+                       enum pf_dtype dtype);
+
+static void *element(const void *x, int64_t i, enum pf_dtype dtype)
+{
+    return (char *)(uintptr_t)x + (size_t)i * pf_dtype_bytes(dtype);
+}
+
+/* The residual becomes what the product is added to: that keeps the one rounding. */
+static void copy_residual(const struct pf_kctx *ctx, const struct pf_gemm_args *g, void *to,
+                          int64_t ld, enum pf_dtype dtype)
+{
+#pragma omp parallel for num_threads(ctx->n_threads)
+    for (int64_t i = 0; i < g->m; i++) {
+        memcpy(element(to, i * ld, dtype), element(g->residual, i * g->ldr, dtype),
+               (size_t)g->n * pf_dtype_bytes(dtype));
+    }
+}
+
+static int activate(const struct pf_kctx *ctx, const struct pf_gemm_args *g, const void *x,
+                    int64_t ldx, enum pf_dtype dtype, pf_kernel_fn act_fwd)
+{
+    const bool dense = ldx == g->n && g->ldc == g->n;
+    const int64_t rows = dense ? 1 : g->m;
+
+    for (int64_t i = 0; i < rows; i++) {
+        const struct pf_act_fwd_args args = {.n = dense ? g->m * g->n : g->n,
+                                             .act = g->act,
+                                             .x = element(x, i * ldx, dtype),
+                                             .y = element(g->c, i * g->ldc, dtype)};
+        PF_TRY(act_fwd(ctx, &args));
+    }
+    return 0;
+}
+
+static int gemm_whole(const struct pf_kctx *ctx, const struct pf_gemm_args *g, enum pf_dtype dtype,
+                      product_fn *product)
+{
+    const struct library *const lib = ctx->library;
+    const struct own *const own = dtype == PF_DTYPE_F32    ? &lib->f32
+                                  : dtype == PF_DTYPE_BF16 ? &lib->bf16
+                                                           : &lib->f16;
+    struct pf_gemm_args p = *g;
+
+    if (g->k == 0) {
+        return own->gemm(ctx, g); /* no product to make */
+    }
+    if (g->activate && g->pre) {
+        p.c = g->pre;
+        p.ldc = g->ldp;
+    }
+    if (g->residual) {
+        p.accumulate = true;
+        if (g->residual != p.c) {
+            copy_residual(ctx, g, p.c, p.ldc, dtype);
+        }
+    }
+    PF_TRY(product(ctx, &p, dtype));
+    return g->activate ? activate(ctx, g, p.c, p.ldc, dtype, own->act_fwd) : 0;
+}
+
 static int gemm_bf16_widen(const struct pf_kctx *ctx, const void *args)
 {
-    return gemm_widen(ctx, args, &((const struct library *)ctx->library)->bf16);
+    return gemm_whole(ctx, args, PF_DTYPE_BF16, gemm_widen);
 }
 
 static int gemm_f16_widen(const struct pf_kctx *ctx, const void *args)
 {
-    return gemm_widen(ctx, args, &((const struct library *)ctx->library)->f16);
+    return gemm_whole(ctx, args, PF_DTYPE_F16, gemm_widen);
 }
 
 static int gemm_f32(const struct pf_kctx *ctx, const void *args)
 {
-    return gemm(ctx, args, PF_DTYPE_F32);
+    return gemm_whole(ctx, args, PF_DTYPE_F32, gemm);
 }
 
 static int gemm_bf16(const struct pf_kctx *ctx, const void *args)
 {
-    return gemm(ctx, args, PF_DTYPE_BF16);
+    return gemm_whole(ctx, args, PF_DTYPE_BF16, gemm);
 }
 
 const struct pf_kernel_row pf_kernels_dnnl[] = {
@@ -504,22 +544,26 @@ static bool has_products(struct library *lib, enum pf_dtype dtype)
     return made;
 }
 
-#define CONVERTER(isa, elem)                                                                       \
+#define OWN(isa, elem)                                                                             \
     {                                                                                              \
-        pf_cpu_widen_##isa##_##elem, pf_cpu_narrow_##isa##_##elem                                  \
+        pf_cpu_widen_##isa##_##elem, pf_cpu_narrow_##isa##_##elem, pf_cpu_gemm_##isa##_##elem,     \
+            pf_cpu_act_fwd_##isa##_##elem                                                          \
     }
 
-static void take_converters(const char *isa, struct library *lib)
+static void take_own(const char *isa, struct library *lib)
 {
-    static const struct converter bf16[] = {CONVERTER(generic, bf16), CONVERTER(avx2, bf16),
-                                            CONVERTER(avx512, bf16), CONVERTER(avx512bf16, bf16)};
-    static const struct converter f16[] = {CONVERTER(generic, f16), CONVERTER(avx2, f16),
-                                           CONVERTER(avx512, f16), CONVERTER(avx512, f16)};
+    static const struct own f32[] = {OWN(generic, f32), OWN(avx2, f32), OWN(avx512, f32),
+                                     OWN(avx512, f32)};
+    static const struct own bf16[] = {OWN(generic, bf16), OWN(avx2, bf16), OWN(avx512, bf16),
+                                      OWN(avx512bf16, bf16)};
+    static const struct own f16[] = {OWN(generic, f16), OWN(avx2, f16), OWN(avx512, f16),
+                                     OWN(avx512, f16)};
     const int level = strcmp(isa, "avx512bf16") == 0 ? 3
                       : strcmp(isa, "avx512") == 0   ? 2
                       : strcmp(isa, "avx2") == 0     ? 1
                                                      : 0;
 
+    lib->f32 = f32[level];
     lib->bf16 = bf16[level];
     lib->f16 = f16[level];
 }
@@ -537,7 +581,7 @@ int pf_dnnl_open(int n_threads, const char *isa, void **library_out)
     if (!lib) {
         return PF_ENOMEM;
     }
-    take_converters(isa, lib);
+    take_own(isa, lib);
     omp_set_num_threads(n_threads);
     if (dnnl_engine_create(&lib->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags) != dnnl_success) {

@@ -38,6 +38,8 @@ typedef void pf_narrow_fn(const struct pf_kctx *ctx, const float *from, int64_t 
 #define PF_CPU_TABLE(isa, elem)                                                                    \
     pf_widen_fn pf_cpu_widen_##isa##_##elem;                                                       \
     pf_narrow_fn pf_cpu_narrow_##isa##_##elem;                                                     \
+    int pf_cpu_gemm_##isa##_##elem(const struct pf_kctx *ctx, const void *args);                   \
+    int pf_cpu_act_fwd_##isa##_##elem(const struct pf_kctx *ctx, const void *args);                \
     extern const struct pf_kernel_row pf_kernels_cpu_##isa##_##elem[];                             \
     extern const size_t pf_kernels_cpu_##isa##_##elem##_n
 #define PF_CPU_TABLES(isa)                                                                         \

@@ -15,7 +15,8 @@ static double product(int64_t a, int64_t b)
 
 static struct count count_gemm(const struct pf_gemm_args *a)
 {
-    const double c = product(a->m, a->n) * (a->accumulate ? 2 : 1);
+    const int arrays = 1 + (a->accumulate || a->residual) + (a->activate && a->pre);
+    const double c = arrays * product(a->m, a->n);
     const bool is_f32 = a->c_dtype == PF_DTYPE_F32;
 
     return (struct count){.flop = 2 * product(a->m, a->n) * (double)a->k,

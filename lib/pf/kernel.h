@@ -66,12 +66,22 @@ struct pf_kctx {
 /* Every kernel has this type; args points to the struct of its op below. */
 typedef int (*pf_kernel_fn)(const struct pf_kctx *ctx, const void *args);
 
+/* Activations. GELU: Hendrycks & Gimpel 2016; TANH is its tanh form (gelu_new, gelu_pytorch_tanh). */
+enum pf_act_kind { PF_ACT_SILU, PF_ACT_GELU_TANH, PF_ACT_GELU_ERF, PF_ACT_RELU };
+
 /*
- * GEMM: c[m,n] = op(a)[m,k] op(b)[k,n] (+ bias[n]) (+ c if accumulate).
- * a is stored [m,k] with lda, or [k,m] if trans_a; b [k,n], or [n,k] if trans_b. Sums are fp32.
- * k may be 0 (then c = bias, 0, or itself). bias and accumulate exclude each other.
- * c_dtype: dtype of c; PF_DTYPE_F32 for weight gradients whatever a and b are.
+ * GEMM: c[m,n] = op(a)[m,k] op(b)[k,n] (+ bias[n]) (+ residual[m,n]) (+ c if accumulate), or, with
+ * activate, act of that. a is stored [m,k] with lda, or [k,m] if trans_a; b [k,n], or [n,k] if
+ * trans_b. Sums are fp32 and rounded once, to c_dtype: the dtype of the call, or PF_DTYPE_F32 for
+ * weight gradients whatever a and b are. k may be 0 (then the product is 0).
+ *
+ * accumulate excludes bias, residual and activate; these two ask for a c of the call's dtype.
+ * residual may be c itself (then ldr is ldc). act is taken of the rounded sum, and gives what
+ * act_fwd gives for it; the sum itself goes to pre, unless that is NULL. pre must not overlap c.
+ *
+ * Scratch: PF_GEMM_SCRATCH_FLOATS a thread.
  */
+#define PF_GEMM_SCRATCH_FLOATS (1024 * 1024)
 struct pf_gemm_args {
     int64_t m, n, k;
     const void *a;
@@ -84,7 +94,13 @@ struct pf_gemm_args {
     int64_t ldc;
     enum pf_dtype c_dtype;
     bool accumulate;
-    const void *bias; /* [n] or NULL */
+    const void *bias;     /* [n] or NULL */
+    const void *residual; /* [m,n] or NULL */
+    int64_t ldr;
+    bool activate;
+    enum pf_act_kind act;
+    void *pre; /* [m,n] or NULL; read only with activate */
+    int64_t ldp;
 };
 
 /* y[t,:] = table[ids[t],:] (+ pos_table[positions[t],:]). Overwrites y [T,H]. positions NULL means
@@ -212,9 +228,6 @@ struct pf_attention_bwd_args {
     float *delta;
     void *dq, *dk, *dv;
 };
-
-/* Activations. GELU: Hendrycks & Gimpel 2016; TANH is its tanh form (gelu_new, gelu_pytorch_tanh). */
-enum pf_act_kind { PF_ACT_SILU, PF_ACT_GELU_TANH, PF_ACT_GELU_ERF, PF_ACT_RELU };
 
 /* y[i,j] = act(gate[i,j]) * up[i,j] (SwiGLU for SILU, Source: Shazeer 2020). Overwrites y. */
 struct pf_glu_fwd_args {

@@ -248,11 +248,36 @@ static int64_t padded(int i, int64_t width)
     return i % 2 ? width + 5 : width;
 }
 
+/* What a product comes with: nothing, bias, c, residual, activation, all but c. */
+static void finish_gemm(struct run *r, struct pf_gemm_args *g, int mode, int i)
+{
+    g->bias = mode == 1 || mode == 5 ? input(r, 1, g->n, g->n) : NULL;
+    g->c_dtype = mode >= 3 || i % 3 ? r->dtype : PF_DTYPE_F32;
+    g->accumulate = mode == 2;
+    g->activate = mode >= 4;
+    g->act = (enum pf_act_kind)(i % 4);
+    g->ldc = g->ldr = g->ldp = padded(i / 5, g->n);
+    g->c = g->accumulate || (mode == 3 && i % 2) ? inout_typed(r, g->c_dtype, g->m, g->n, g->ldc)
+                                                 : output_typed(r, g->c_dtype, g->m, g->n, g->ldc);
+    if (mode == 3 && i % 2) {
+        g->residual = g->c;
+    } else if (mode == 3 || mode == 5) {
+        g->ldr = padded(i / 7, g->n);
+        g->residual = input(r, g->m, g->n, g->ldr);
+    }
+    if (mode == 4) {
+        g->ldp = padded(i / 7, g->n);
+        g->pre = output(r, g->m, g->n, g->ldp);
+    }
+}
+
 static bool build_gemm(struct run *r, int i)
 {
-    static const int64_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},      {4, 9, 0},     {1, 70, 40},
-                                        {65, 1, 19}, {33, 130, 300}, {129, 65, 64}, {40, 48, 520}};
-    const int trans = i % 4, mode = i / 4 % 3, shape = i / 12;
+    static const int64_t shapes[][3] = {
+        {1, 1, 1},      {3, 5, 7},     {4, 9, 0},     {1, 70, 40},     {65, 1, 19},
+        {33, 130, 300}, {129, 65, 64}, {40, 48, 520}, {13, 53, 1031}, {10, 51, 2055}};
+    enum { MODES = 6 };
+    const int trans = i % 4, mode = i / 4 % MODES, shape = i / (4 * MODES);
     struct pf_gemm_args *g = &r->args.gemm;
 
     TAKE(shape, shapes);
@@ -260,18 +285,13 @@ static bool build_gemm(struct run *r, int i)
                                .n = shapes[shape][1],
                                .k = shapes[shape][2],
                                .trans_a = trans & 1,
-                               .trans_b = trans & 2,
-                               .accumulate = mode == 2};
+                               .trans_b = trans & 2};
     const int64_t a_width = g->trans_a ? g->m : g->k, b_width = g->trans_b ? g->k : g->n;
     g->lda = padded(i / 2, a_width);
     g->ldb = padded(i / 3, b_width);
-    g->ldc = padded(i / 5, g->n);
-    g->c_dtype = i % 3 ? r->dtype : PF_DTYPE_F32;
     g->a = input(r, g->trans_a ? g->k : g->m, a_width, g->lda);
     g->b = input(r, g->trans_b ? g->n : g->k, b_width, g->ldb);
-    g->bias = mode == 1 ? input(r, 1, g->n, g->n) : NULL;
-    g->c = g->accumulate ? inout_typed(r, g->c_dtype, g->m, g->n, g->ldc)
-                         : output_typed(r, g->c_dtype, g->m, g->n, g->ldc);
+    finish_gemm(r, g, mode, i);
     return true;
 }
 

@@ -115,8 +115,19 @@ static void gemm_agrees_with_its_definition(void)
     for (int trans = 0; trans < 4; trans++) {
         const bool ta = trans & 1, tb = trans & 2;
         must(pf_op_gemm(ops, PF_DTYPE_F32,
-                        &(struct pf_gemm_args){M, N, K, a, ta ? M : K, ta, b, tb ? K : N, tb, c, N,
-                                               PF_DTYPE_F32, false, bias}));
+                        &(struct pf_gemm_args){.m = M,
+                                               .n = N,
+                                               .k = K,
+                                               .a = a,
+                                               .lda = ta ? M : K,
+                                               .trans_a = ta,
+                                               .b = b,
+                                               .ldb = tb ? K : N,
+                                               .trans_b = tb,
+                                               .c = c,
+                                               .ldc = N,
+                                               .c_dtype = PF_DTYPE_F32,
+                                               .bias = bias}));
         for (int i = 0; i < M * N; i++) {
             double sum = (double)bias[i % N];
             for (int p = 0; p < K; p++) {
@@ -130,7 +141,16 @@ static void gemm_agrees_with_its_definition(void)
 
     float old[M * N];
     memcpy(old, c, sizeof c);
-    struct pf_gemm_args none = {M, N, 0, a, K, false, b, N, false, c, N, PF_DTYPE_F32, true, NULL};
+    struct pf_gemm_args none = {.n = N,
+                                .m = M,
+                                .a = a,
+                                .lda = K,
+                                .b = b,
+                                .ldb = N,
+                                .c = c,
+                                .ldc = N,
+                                .c_dtype = PF_DTYPE_F32,
+                                .accumulate = true};
     must(pf_op_gemm(ops, PF_DTYPE_F32, &none));
     ok(memcmp(old, c, sizeof c) == 0, "gemm with k = 0 accumulates nothing");
     none.accumulate = false;
