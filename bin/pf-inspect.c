@@ -153,6 +153,9 @@ int main(int argc, char **argv)
         PF_OPTS_SHARED(&o.shared),
     };
 
+    if (pf_comm_launched_rank() > 0) {
+        return 0; /* under mpirun one rank answers, for all */
+    }
     pf_tool_start("pf-inspect");
     pf_version_add_row("comm", pf_comm_version);
     pf_version_add_row("kernels", pf_ops_version);

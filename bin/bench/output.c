@@ -78,6 +78,15 @@ static void print_markdown(const struct table *t)
     }
 }
 
+#define NUMBER_BYTES 32
+
+/* Four digits, more where they all stand before the point: 40000, never 4e+04. */
+static const char *number(double x, char buf[NUMBER_BYTES])
+{
+    (void)snprintf(buf, NUMBER_BYTES, fabs(x) >= 9999.5 && fabs(x) < 1e15 ? "%.0f" : "%.4g", x);
+    return buf;
+}
+
 /* "1.234 ms": three digits or four. */
 static void add_time(struct table *t, double seconds)
 {
@@ -94,7 +103,8 @@ static void add_time(struct table *t, double seconds)
     while (i + 1 < sizeof units / sizeof units[0] && seconds < units[i].unit) {
         i++;
     }
-    add_cell(t, "%.4g %s", seconds / units[i].unit, units[i].name);
+    char digits[NUMBER_BYTES];
+    add_cell(t, "%s %s", number(seconds / units[i].unit, digits), units[i].name);
 }
 
 static void add_percent(struct table *t, double share, int digits)
@@ -158,14 +168,15 @@ static void add_rate(struct table *t, const struct pf_bench_case *c)
     const char *const name = pf_bench_rate_name(c->unit, &unit);
     const double work = c->is_step ? c->flop : c->work;
     const bool known = c->stats.n > 0;
+    char rate[NUMBER_BYTES], flops[NUMBER_BYTES];
 
     if (!known) {
         add_cell(t, "-");
     } else if (c->is_step) {
-        add_cell(t, "%.4g %s, %.4g GFLOP/s", c->work / c->stats.median, name,
-                 c->flop / c->stats.median / 1e9);
+        add_cell(t, "%s %s, %s GFLOP/s", number(c->work / c->stats.median, rate), name,
+                 number(c->flop / c->stats.median / 1e9, flops));
     } else {
-        add_cell(t, "%.4g %s", c->work / c->stats.median / unit, name);
+        add_cell(t, "%s %s", number(c->work / c->stats.median / unit, rate), name);
     }
     add_percent(t, known && c->limit > 0 ? work / c->stats.median / c->limit : NAN, 1);
     add_cell(t, "%s", c->limit_name[0] ? c->limit_name : "-");

@@ -5,6 +5,7 @@
 #include <pf/digest.h>
 #include <pf/error.h>
 #include <pf/mem.h>
+#include <pf/str.h>
 #include <pf/time.h>
 
 #include <config.h>
@@ -245,6 +246,20 @@ void pf_comm_fail(struct pf_comm *comm, int err)
 
 /* Facts -----------------------------------------------------------------------------------------
  */
+
+int pf_comm_launched_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    int64_t rank;
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *const text = getenv(names[i]);
+        if (text && pf_parse_i64(text, &rank) == 0 && rank >= 0 && rank <= INT32_MAX) {
+            return (int)rank;
+        }
+    }
+    return 0;
+}
 
 int pf_comm_rank(const struct pf_comm *comm)
 {

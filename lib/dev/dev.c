@@ -4,6 +4,7 @@
 
 #include <pf/error.h>
 
+#include <stdio.h>
 #include <string.h>
 
 /* In order of preference. ops is NULL for a part that this build lacks. */
@@ -39,6 +40,19 @@ static int open_best(struct pf_dev **dev_out)
     return pf_fail(PF_ENOTSUP, "no device can be used on this machine");
 }
 
+static int fail_unknown(const char *name)
+{
+    char here[64] = "", elsewhere[64] = "";
+
+    for (int i = 0; i < n_devices; i++) {
+        char *const list = devices[i].ops ? here : elsewhere;
+        const size_t len = strlen(list);
+        (void)snprintf(list + len, sizeof here - len, "%s%s", len ? ", " : "", devices[i].name);
+    }
+    return pf_fail(PF_EUSAGE, "unknown device '%s': this build has %s%s%s%s", name, here,
+                   *elsewhere ? " (not " : "", elsewhere, *elsewhere ? ")" : "");
+}
+
 int pf_dev_open(const char *name, struct pf_dev **dev_out)
 {
     if (!name || strcmp(name, "auto") == 0) {
@@ -54,7 +68,7 @@ int pf_dev_open(const char *name, struct pf_dev **dev_out)
         PF_TRY(devices[i].ops->probe());
         return devices[i].ops->open(dev_out);
     }
-    return pf_fail(PF_EUSAGE, "unknown device '%s': cpu, cuda or cuda-emu", name);
+    return fail_unknown(name);
 }
 
 int pf_dev_close(struct pf_dev *dev)

@@ -202,6 +202,10 @@ bool pf_comm_is_shared(const struct pf_comm *comm);
  * that does a few seconds to print and to end the job. Prints nothing. Local, does not return. */
 void pf_comm_fail(struct pf_comm *comm, int err) __attribute__((noreturn));
 
+/* The rank that a launcher (mpirun) gave this process, 0 where there is none: for a program that talks
+ * to no other rank and is to speak once. Needs no world. Local. */
+int pf_comm_launched_rank(void);
+
 /* Facts, all local -------------------------------------------------------------------------------
  */
 

@@ -65,6 +65,8 @@ refused 2 ".*lr_scheduler_type.*cosine.*" "another value than those that a key h
     "$train" good.json lr_scheduler_type=cosin
 refused 7 ".*tensor_model_parallel_size.*" "what this build does not do" \
     "$train" good.json tensor_model_parallel_size=2
+refused 2 "unknown device 'gpu': this build has cpu .*cuda.*" "a device by another name than pf's" \
+    "$train" good.json device=gpu
 refused 2 ".*'abacus'.*" "a device of which nobody has heard" "$train" good.json device=abacus
 refused 7 ".*'?cuda'?.*" "a device that this build does not have" "$train" good.json device=cuda
 refused 3 ".*global_train_batch_size.*5.*2.*" "a global batch that ranks cannot share" \

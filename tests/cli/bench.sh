@@ -140,6 +140,13 @@ says "step tiny F32 2x2x32 4 True token" \
     "its case: name, samples, check, unit"
 says "True" "{'gemm', 'attention_bwd', 'adamw'} <= {p['op'] for p in d['cases'][0]['step']['parts']}" \
     "its parts"
+python3 -c 'import json
+d = json.load(open("step.json"))
+s = d["cases"][0]["seconds"]
+s["samples"] = [d["cases"][0]["work"] / 40000] * s["n"]
+json.dump(d, open("round.json", "w"))'
+gives 0 "a record of 40000 tokens a second" compare round.json round.json
+ok "$(grep -q ' 40000 token/s' out; echo $?)" "... is printed without an exponent" "$(cat out)"
 ok "$([ ! -e out/pf.json ] && [ ! -d out ]; echo $?)" "nothing is written to output_dir"
 gives 0 "step with an override" step tiny.json max_seq_length=16 dtype=bfloat16 --steps 3 --no-progress --markdown
 grep -q '^| step tiny BF16 2x2x16 ' out && grep -q '^|---' out

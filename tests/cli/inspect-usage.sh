@@ -116,6 +116,19 @@ else
     skip "JSON of failures" "no python3"
 fi
 
+# Under mpirun one process answers, for all.
+if command -v "${PF_MPIRUN:-mpirun}" >/dev/null; then
+    "$PF_ROOT/scripts/mpirun-here" -n 2 "$inspect" ls "$model" >out 2>err </dev/null
+    is "$? $(cat err)" "0 " "under mpirun: exit 0"
+    "$inspect" ls "$model" >alone
+    cmp -s out alone
+    ok $? "... and the answer once" "$(head -n 3 out)"
+    "$PF_ROOT/scripts/mpirun-here" -n 2 "$inspect" ls nowhere >out 2>err </dev/null
+    is "$? $(grep -c '^pf-inspect:' err)" "4 1" "... as is a failure, with its status"
+else
+    skip "under mpirun" "there is no mpirun here"
+fi
+
 # A reader that goes away is no error to talk of; a full disk is.
 "$inspect" ls --json "$model" 2>err | head -n 1 >/dev/null
 ok "$([ -s err ]; echo $((1 - $?)))" "a broken pipe is quiet" "$(cat err)"
