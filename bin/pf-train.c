@@ -3,6 +3,7 @@
 #include <pf/comm.h>
 #include <pf/config.h>
 #include <pf/error.h>
+#include <pf/file.h>
 #include <pf/log.h>
 #include <pf/ops.h>
 #include <pf/opts.h>
