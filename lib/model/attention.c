@@ -218,15 +218,10 @@ int model_attention(struct pf_model *model, int64_t layer, struct layer_saved *s
                     const struct pf_model_batch *batch)
 {
     const struct dims n = dims_of(model);
-    void *const out = model->work.dh;
 
     PF_TRY(model_attention_inner(model, layer, s, batch));
-    PF_TRY(model_linear(model, model->rows[layer].o, s->attn, n.n_q, out, n.h));
-    PF_TRY(model_dropout(model, batch, layer, SITE_ATTENTION_OUT, model->spec->residual_dropout,
-                         out, n.h));
-    return pf_op_add(
-        model->ops, model->dtype,
-        &(struct pf_add_args){.n = model->n_tokens * n.h, .a = s->x, .b = out, .y = s->x_mid});
+    return model_to_residual(model, model->rows[layer].o, s->attn, n.n_q, batch, layer,
+                             SITE_ATTENTION_OUT, s->x, s->x_mid);
 }
 
 int model_attention_backward(struct pf_model *model, int64_t layer, struct layer_saved *s,

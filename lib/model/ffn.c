@@ -18,26 +18,20 @@ static enum pf_act_kind act_of(const struct pf_model *model)
     return kinds[model->spec->act];
 }
 
-static int activate(struct pf_model *model, struct layer_saved *s)
+static int glu(struct pf_model *model, struct layer_saved *s)
 {
     const int64_t n = model->spec->ffn;
 
-    if (model->spec->gated) {
-        return pf_op_glu_fwd(model->ops, model->dtype,
-                             &(struct pf_glu_fwd_args){.n_rows = model->n_tokens,
-                                                       .width = n,
-                                                       .ldg = n,
-                                                       .ldu = n,
-                                                       .ldy = n,
-                                                       .act = act_of(model),
-                                                       .gate = s->gate,
-                                                       .up = s->up,
-                                                       .y = s->act});
-    }
-    return pf_op_act_fwd(
-        model->ops, model->dtype,
-        &(struct pf_act_fwd_args){
-            .n = model->n_tokens * n, .act = act_of(model), .x = s->up, .y = s->act});
+    return pf_op_glu_fwd(model->ops, model->dtype,
+                         &(struct pf_glu_fwd_args){.n_rows = model->n_tokens,
+                                                   .width = n,
+                                                   .ldg = n,
+                                                   .ldu = n,
+                                                   .ldy = n,
+                                                   .act = act_of(model),
+                                                   .gate = s->gate,
+                                                   .up = s->up,
+                                                   .y = s->act});
 }
 
 /* From dact: the gradients of gate and up overwrite gate and up, which nothing reads again, or, not
@@ -76,23 +70,20 @@ int model_ffn_inner(struct pf_model *model, int64_t layer, struct layer_saved *s
     PF_TRY(model_norm(model, rows->norm2, s->x_mid, s->h2, s->mean2, s->rstd2));
     if (model->spec->gated) {
         PF_TRY(model_linear(model, rows->gate, s->h2, h, s->gate, n));
+        PF_TRY(model_linear(model, rows->up, s->h2, h, s->up, n));
+        return glu(model, s);
     }
-    PF_TRY(model_linear(model, rows->up, s->h2, h, s->up, n));
-    return activate(model, s);
+    return model_linear_end(
+        model, rows->up, s->h2, h, s->act, n,
+        (struct linear_end){.activate = true, .act = act_of(model), .pre = s->up});
 }
 
 int model_ffn(struct pf_model *model, int64_t layer, struct layer_saved *s,
               const struct pf_model_batch *batch, void *y)
 {
-    const int64_t h = model->spec->hidden;
-    void *const out = model->work.dh;
-
     PF_TRY(model_ffn_inner(model, layer, s));
-    PF_TRY(model_linear(model, model->rows[layer].down, s->act, model->spec->ffn, out, h));
-    PF_TRY(model_dropout(model, batch, layer, SITE_FFN_OUT, model->spec->residual_dropout, out, h));
-    return pf_op_add(
-        model->ops, model->dtype,
-        &(struct pf_add_args){.n = model->n_tokens * h, .a = s->x_mid, .b = out, .y = y});
+    return model_to_residual(model, model->rows[layer].down, s->act, model->spec->ffn, batch, layer,
+                             SITE_FFN_OUT, s->x_mid, y);
 }
 
 int model_ffn_backward(struct pf_model *model, int64_t layer, struct layer_saved *s,

@@ -27,6 +27,12 @@ float *model_grad(const struct pf_model *model, const struct pf_tensor_row *row)
 int model_linear(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
                  void *y, int64_t ldy)
 {
+    return model_linear_end(model, weight, x, ldx, y, ldy, (struct linear_end){.residual = NULL});
+}
+
+int model_linear_end(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
+                     void *y, int64_t ldy, struct linear_end end)
+{
     const struct pf_tensor_row *const w = weight.w;
     const int64_t n_in = w->in_out ? w->shape[0] : w->shape[1];
     const int64_t n_out = w->in_out ? w->shape[1] : w->shape[0];
@@ -43,7 +49,13 @@ int model_linear(struct pf_model *model, struct weight_pair weight, const void *
                                              .c = y,
                                              .ldc = ldy,
                                              .c_dtype = model->dtype,
-                                             .bias = model_param(model, weight.b)});
+                                             .bias = model_param(model, weight.b),
+                                             .residual = end.residual,
+                                             .ldr = ldy,
+                                             .activate = end.activate,
+                                             .act = end.act,
+                                             .pre = end.pre,
+                                             .ldp = ldy});
 }
 
 /* dW += x^T dy for [in, out], dy^T x for [out, in]. */
@@ -178,6 +190,25 @@ int model_norm_backward(struct pf_model *model, struct weight_pair weight, const
 uint64_t model_dropout_key(const struct pf_model *model, int64_t layer, enum dropout_site site)
 {
     return pf_rng_derive(model->dropout_key, (uint64_t)(layer + 1) * SITE_COUNT + (uint64_t)site);
+}
+
+int model_to_residual(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
+                      const struct pf_model_batch *batch, int64_t layer, enum dropout_site site,
+                      const void *residual, void *y)
+{
+    const int64_t h = model->spec->hidden;
+    const double p = model->spec->residual_dropout;
+    void *const out = model->work.dh;
+
+    if (p <= 0 || !batch->dropout) {
+        return model_linear_end(model, weight, x, ldx, y, h,
+                                (struct linear_end){.residual = residual});
+    }
+    PF_TRY(model_linear(model, weight, x, ldx, out, h));
+    PF_TRY(model_dropout(model, batch, layer, site, p, out, h));
+    return pf_op_add(
+        model->ops, model->dtype,
+        &(struct pf_add_args){.n = model->n_tokens * h, .a = residual, .b = out, .y = y});
 }
 
 int model_dropout(struct pf_model *model, const struct pf_model_batch *batch, int64_t layer,

@@ -110,6 +110,21 @@ float *model_grad(const struct pf_model *model, const struct pf_tensor_row *row)
  * dx NULL: not wanted. Weight gradients accumulate. */
 int model_linear(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
                  void *y, int64_t ldy);
+/* The same, and in one op what follows it: y = x W (+ b) (+ residual), rows at distance ldy, or, with
+ * activate, act of that, which itself goes to pre (rows at distance ldy too). */
+struct linear_end {
+    const void *residual; /* NULL: none */
+    bool activate;
+    enum pf_act_kind act;
+    void *pre;
+};
+int model_linear_end(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
+                     void *y, int64_t ldy, struct linear_end end);
+/* linear.c: the end of half a layer: y [T,H] = residual + dropout(x W (+ b)); one op where nothing is
+ * dropped. */
+int model_to_residual(struct pf_model *model, struct weight_pair weight, const void *x, int64_t ldx,
+                      const struct pf_model_batch *batch, int64_t layer, enum dropout_site site,
+                      const void *residual, void *y);
 int model_linear_backward(struct pf_model *model, struct weight_pair weight, const void *x,
                           int64_t ldx, const void *dy, int64_t lddy, void *dx, int64_t lddx,
                           bool dx_accumulate);

@@ -274,7 +274,7 @@ static void finish_gemm(struct run *r, struct pf_gemm_args *g, int mode, int i)
 static bool build_gemm(struct run *r, int i)
 {
     static const int64_t shapes[][3] = {
-        {1, 1, 1},      {3, 5, 7},     {4, 9, 0},     {1, 70, 40},     {65, 1, 19},
+        {1, 1, 1},      {3, 5, 7},     {4, 9, 0},     {1, 70, 40},    {65, 1, 19},
         {33, 130, 300}, {129, 65, 64}, {40, 48, 520}, {13, 53, 1031}, {10, 51, 2055}};
     enum { MODES = 6 };
     const int trans = i % 4, mode = i / 4 % MODES, shape = i / (4 * MODES);
