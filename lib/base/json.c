@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one file that knows cJSON. cJSON decodes strings and numbers; a scanner of our own goes over
- * the text first, because cJSON takes more than JSON (leading zeros, bad UTF-8, "\u0000") and keeps
- * neither lines nor columns. The scanner's nodes and cJSON's items come in the same order, which
- * ties them together.
+ * The one file that knows cJSON. cJSON decodes strings and numbers; a scanner of our own
+ * (json_scanner.c) goes over the text first, because cJSON takes more than JSON (leading zeros, bad
+ * UTF-8, "\u0000") and keeps neither lines nor columns. The scanner's nodes and cJSON's items come in
+ * the same order, which ties them together.
  */
 #include <pf/json.h>
 
@@ -11,7 +11,7 @@
 #include <pf/file.h>
 #include <pf/mem.h>
 
-#include "base_internal.h"
+#include "json_internal.h"
 
 #include <cjson/cJSON.h>
 
@@ -24,33 +24,8 @@
 
 #define DEFAULT_MAX_DEPTH 128
 #define DEFAULT_MAX_BYTES ((size_t)256 << 20)
-#define MAX_NUMBER_LEN 63 /* what cJSON's buffer holds */
-#define NO_PARENT SIZE_MAX
 
-struct pf_json {
-    struct doc *doc;
-    const cJSON *item;
-    size_t parent, position; /* node number, and which child of it this is */
-    size_t offset, len;      /* of the value in the text */
-    size_t key_offset;       /* of a member's key; else offset */
-    size_t n_children;
-    const struct pf_json **children; /* in the order of the text */
-    const struct pf_json **by_key;   /* members sorted by key, then by position */
-    int line;
-};
-
-struct doc {
-    struct pf_json *nodes; /* in the order of the text; [0] is the root */
-    size_t n_nodes, capacity;
-    const struct pf_json **links; /* what children and by_key point into */
-    cJSON *root;
-    char *text, *name;
-    size_t len;
-    int error_code;
-    bool is_not_a_file;
-};
-
-static void doc_free(struct doc *doc)
+static void doc_free(struct pf_json_doc *doc)
 {
     if (doc) {
         cJSON_Delete(doc->root);
@@ -72,325 +47,10 @@ void pf_json_free(struct pf_json *doc)
     errno = saved;
 }
 
-/* --- the scanner --- */
-
-struct scanner {
-    struct doc *doc;
-    size_t at;
-    int line;
-    int depth, max_depth;
-};
-
-static int bad_at(const struct doc *doc, size_t at, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static int bad_at(const struct doc *doc, size_t at, const char *format, ...)
-{
-    char what[160];
-    int line = 1, column = 1;
-    va_list args;
-
-    for (size_t i = 0; i < at && i < doc->len; i++) {
-        if (doc->text[i] == '\n') {
-            line++;
-            column = 1;
-        } else {
-            column += (doc->text[i] & 0xc0) != 0x80; /* count characters, not bytes */
-        }
-    }
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
-    return pf_fail(doc->error_code, "bad JSON in '%s' at line %d column %d: %s", doc->name, line,
-                   column, what);
-}
-
-/* The next byte, 0 at the end. A NUL in the text is an error wherever it stands, as 0 is. */
-static unsigned char peek(const struct scanner *s)
-{
-    return s->at < s->doc->len ? (unsigned char)s->doc->text[s->at] : 0;
-}
-
-static int expected(const struct scanner *s, const char *what)
-{
-    if (s->at >= s->doc->len) {
-        return bad_at(s->doc, s->at, "expected %s, not the end of the text", what);
-    }
-    const unsigned char c = peek(s);
-    if (c > 0x20 && c < 0x7f) {
-        return bad_at(s->doc, s->at, "expected %s, not '%c'", what, c);
-    }
-    return bad_at(s->doc, s->at, "expected %s, not byte 0x%02x", what, c);
-}
-
-static void skip_blanks(struct scanner *s)
-{
-    for (;; s->at++) {
-        const unsigned char c = peek(s);
-        if (c == '\n') {
-            s->line++;
-        } else if (c != ' ' && c != '\t' && c != '\r') {
-            return;
-        }
-    }
-}
-
-/* Four hexadecimal digits at an offset, or -1. */
-static int hex4(const struct doc *doc, size_t at)
-{
-    int value = 0;
-
-    for (size_t i = at; i < at + 4; i++) {
-        const char c = i < doc->len ? doc->text[i] : 0;
-        const int digit = c >= '0' && c <= '9'   ? c - '0'
-                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                 : -1;
-        if (digit < 0) {
-            return -1;
-        }
-        value = value * 16 + digit;
-    }
-    return value;
-}
-
-static int scan_escape(struct scanner *s)
-{
-    const size_t start = s->at++;
-    const unsigned char c = peek(s);
-
-    if (c != 'u') {
-        if (c == 0 || !strchr("\"\\/bfnrt", c)) {
-            return bad_at(s->doc, start, "unknown escape");
-        }
-        s->at++;
-        return 0;
-    }
-    const int unit = hex4(s->doc, s->at + 1);
-    s->at += 5;
-    if (unit < 0) {
-        return bad_at(s->doc, start, "\\u needs four hexadecimal digits");
-    }
-    if (unit == 0) {
-        return bad_at(s->doc, start, "\\u0000 in a string");
-    }
-    if (unit < 0xd800 || unit > 0xdfff) {
-        return 0;
-    }
-    const bool has_second = unit < 0xdc00 && s->at + 1 < s->doc->len &&
-                            s->doc->text[s->at] == '\\' && s->doc->text[s->at + 1] == 'u';
-    const int second = has_second ? hex4(s->doc, s->at + 2) : -1;
-    if (second < 0xdc00 || second > 0xdfff) {
-        return bad_at(s->doc, start, "half of a surrogate pair");
-    }
-    s->at += 6;
-    return 0;
-}
-
-static int scan_string(struct scanner *s)
-{
-    const size_t start = s->at++;
-
-    while (peek(s) != '"') {
-        const unsigned char c = peek(s);
-        if (s->at >= s->doc->len) {
-            return bad_at(s->doc, start, "string without an end");
-        }
-        if (c < 0x20) {
-            return bad_at(s->doc, s->at, "control character 0x%02x in a string", c);
-        }
-        if (c == '\\') {
-            PF_TRY(scan_escape(s));
-            continue;
-        }
-        const size_t n =
-            pf_utf8_length((const unsigned char *)s->doc->text + s->at, s->doc->len - s->at);
-        if (n == 0) {
-            return bad_at(s->doc, s->at, "invalid UTF-8");
-        }
-        s->at += n;
-    }
-    s->at++;
-    return 0;
-}
-
-static size_t skip_digits(struct scanner *s)
-{
-    const size_t start = s->at;
-
-    while (peek(s) >= '0' && peek(s) <= '9') {
-        s->at++;
-    }
-    return s->at - start;
-}
-
-static int scan_number(struct scanner *s)
-{
-    const size_t start = s->at;
-
-    s->at += peek(s) == '-';
-    const bool leading_zero = peek(s) == '0';
-    const size_t n_whole = skip_digits(s);
-    if (n_whole == 0) {
-        return expected(s, "a digit");
-    }
-    if (leading_zero && n_whole > 1) {
-        return bad_at(s->doc, start, "number with a leading zero");
-    }
-    if (peek(s) == '.') {
-        s->at++;
-        if (skip_digits(s) == 0) {
-            return expected(s, "a digit");
-        }
-    }
-    if (peek(s) == 'e' || peek(s) == 'E') {
-        s->at++;
-        s->at += peek(s) == '-' || peek(s) == '+';
-        if (skip_digits(s) == 0) {
-            return expected(s, "a digit");
-        }
-    }
-    char digits[MAX_NUMBER_LEN + 1] = {0};
-    if (s->at - start > MAX_NUMBER_LEN) {
-        return bad_at(s->doc, start, "number of more than %d characters", MAX_NUMBER_LEN);
-    }
-    memcpy(digits, s->doc->text + start, s->at - start);
-    return isfinite(pf_base_strtod(digits, NULL))
-               ? 0
-               : bad_at(s->doc, start, "number out of the range of a double");
-}
-
-static int scan_word(struct scanner *s, const char *word)
-{
-    const size_t len = strlen(word);
-
-    if (s->doc->len - s->at < len || memcmp(s->doc->text + s->at, word, len) != 0) {
-        return expected(s, "a value");
-    }
-    s->at += len;
-    return 0;
-}
-
-static int add_node(struct doc *doc, const struct pf_json *node)
-{
-    if (doc->n_nodes == doc->capacity) {
-        const size_t capacity = doc->capacity ? 2 * doc->capacity : 64;
-        struct pf_json *const grown = pf_realloc_array(doc->nodes, capacity, sizeof *grown);
-        if (!grown) {
-            return PF_ENOMEM;
-        }
-        doc->nodes = grown;
-        doc->capacity = capacity;
-    }
-    doc->nodes[doc->n_nodes++] = *node;
-    return 0;
-}
-
-static int scan_value(struct scanner *s, struct pf_json node);
-
-/* Members up to the closing character; `self` is the container's node number. */
-static int scan_members(struct scanner *s, size_t self, char closer)
-{
-    const bool is_object = closer == '}';
-    size_t n = 0;
-
-    s->at++;
-    skip_blanks(s);
-    if (peek(s) == closer) {
-        s->at++;
-        return 0;
-    }
-    for (;; n++) {
-        struct pf_json child = {.parent = self, .position = n, .key_offset = s->at};
-        child.line = s->line;
-        if (is_object) {
-            if (peek(s) != '"') {
-                return expected(s, "a key in double quotes");
-            }
-            PF_TRY(scan_string(s));
-            skip_blanks(s);
-            if (peek(s) != ':') {
-                return expected(s, "':'");
-            }
-            s->at++;
-            skip_blanks(s);
-        }
-        PF_TRY(scan_value(s, child));
-        skip_blanks(s);
-        if (peek(s) == closer) {
-            s->at++;
-            s->doc->nodes[self].n_children = n + 1;
-            return 0;
-        }
-        if (peek(s) != ',') {
-            return expected(s, is_object ? "',' or '}'" : "',' or ']'");
-        }
-        s->at++;
-        skip_blanks(s);
-    }
-}
-
-static int scan_container(struct scanner *s, size_t self, char closer)
-{
-    if (++s->depth > s->max_depth) {
-        return bad_at(s->doc, s->at, "nested more than %d deep", s->max_depth);
-    }
-    PF_TRY(scan_members(s, self, closer));
-    s->depth--;
-    return 0;
-}
-
-static int scan_value(struct scanner *s, struct pf_json node)
-{
-    const size_t self = s->doc->n_nodes;
-    const unsigned char c = peek(s);
-
-    node.doc = s->doc;
-    node.offset = s->at;
-    PF_TRY(add_node(s->doc, &node));
-    switch (c) {
-    case '{':
-        PF_TRY(scan_container(s, self, '}'));
-        break;
-    case '[':
-        PF_TRY(scan_container(s, self, ']'));
-        break;
-    case '"':
-        PF_TRY(scan_string(s));
-        break;
-    case 't':
-        PF_TRY(scan_word(s, "true"));
-        break;
-    case 'f':
-        PF_TRY(scan_word(s, "false"));
-        break;
-    case 'n':
-        PF_TRY(scan_word(s, "null"));
-        break;
-    default:
-        if (c != '-' && (c < '0' || c > '9')) {
-            return expected(s, "a value");
-        }
-        PF_TRY(scan_number(s));
-    }
-    s->doc->nodes[self].len = s->at - s->doc->nodes[self].offset;
-    return 0;
-}
-
-static int scan_document(struct doc *doc, int max_depth)
-{
-    struct scanner s = {.doc = doc, .line = 1, .max_depth = max_depth};
-
-    skip_blanks(&s);
-    const struct pf_json root = {.parent = NO_PARENT, .key_offset = s.at, .line = s.line};
-    PF_TRY(scan_value(&s, root));
-    skip_blanks(&s);
-    return s.at == doc->len ? 0 : expected(&s, "the end of the text");
-}
-
 /* --- the tree --- */
 
 /* Give each node its item; returns how many nodes the item and what is below it took. */
-static size_t pair_items(struct doc *doc, size_t number, const cJSON *item)
+static size_t pair_items(struct pf_json_doc *doc, size_t number, const cJSON *item)
 {
     size_t n = 1;
 
@@ -411,7 +71,7 @@ static int compare_members(const void *a, const void *b)
     return order ? order : (x->position > y->position) - (x->position < y->position);
 }
 
-static int link_children(struct doc *doc)
+static int link_children(struct pf_json_doc *doc)
 {
     size_t used = 0;
 
@@ -439,7 +99,7 @@ static int link_children(struct doc *doc)
     return 0;
 }
 
-static int refuse_duplicates(const struct doc *doc, const struct pf_json *object)
+static int refuse_duplicates(const struct pf_json_doc *doc, const struct pf_json *object)
 {
     const struct pf_json *first = NULL;
 
@@ -450,10 +110,12 @@ static int refuse_duplicates(const struct doc *doc, const struct pf_json *object
             first = member;
         }
     }
-    return first ? bad_at(doc, first->key_offset, "key '%s' stands twice", first->item->string) : 0;
+    return first ? pf_base_json_bad_at(doc, first->key_offset, "key '%s' stands twice",
+                                       first->item->string)
+                 : 0;
 }
 
-static int sort_members(struct doc *doc, bool allow_duplicates)
+static int sort_members(struct pf_json_doc *doc, bool allow_duplicates)
 {
     for (size_t i = 0; i < doc->n_nodes; i++) {
         struct pf_json *const node = &doc->nodes[i];
@@ -468,12 +130,12 @@ static int sort_members(struct doc *doc, bool allow_duplicates)
     return 0;
 }
 
-static int build_tree(struct doc *doc, const struct pf_json_options *options)
+static int build_tree(struct pf_json_doc *doc, const struct pf_json_options *options)
 {
     const int max_depth = options->max_depth ? options->max_depth : DEFAULT_MAX_DEPTH;
 
     PF_ASSERT(max_depth > 0 && max_depth <= 900);
-    PF_TRY(scan_document(doc, max_depth));
+    PF_TRY(pf_base_json_scan(doc, max_depth));
     doc->root = cJSON_ParseWithLength(doc->text, doc->len + 1);
     if (!doc->root) {
         /* The grammar was checked, so what is left to go wrong is memory. */
@@ -488,7 +150,7 @@ static int build_tree(struct doc *doc, const struct pf_json_options *options)
 static int parse_owned(char *text, size_t len, const char *name,
                        const struct pf_json_options *options, struct pf_json **doc_out)
 {
-    struct doc *const doc = pf_alloc(sizeof *doc);
+    struct pf_json_doc *const doc = pf_alloc(sizeof *doc);
     int err = 0;
 
     if (!doc) {
@@ -667,7 +329,7 @@ static size_t write_path(const struct pf_json *node, char *buf)
 {
     /* Callers have a node. */
     /* cppcheck-suppress ctunullpointer */
-    if (node->parent == NO_PARENT) {
+    if (node->parent == PF_JSON_NO_PARENT) {
         return 0;
     }
     const struct pf_json *const parent = &node->doc->nodes[node->parent];
@@ -729,7 +391,7 @@ int pf_json_expect(const struct pf_json *node, enum pf_json_type type)
     return 0;
 }
 
-static int must_be_integer(const struct pf_json *node)
+int pf_base_json_must_be_integer(const struct pf_json *node)
 {
     const enum pf_json_type got = pf_json_type(node);
     size_t len;
@@ -755,19 +417,19 @@ int pf_json_as_i64(const struct pf_json *node, int64_t *value_out)
     int64_t value;
 
     if (!cJSON_IsNumber(node->item)) {
-        return must_be_integer(node);
+        return pf_base_json_must_be_integer(node);
     }
     if (pf_json_is_integer(node)) {
         copy_number(node, digits);
         errno = 0;
         value = strtoll(digits, NULL, 10);
         if (errno == ERANGE || value < -limit || value > limit) {
-            return must_be_integer(node);
+            return pf_base_json_must_be_integer(node);
         }
     } else {
         const double x = node->item->valuedouble;
         if (x != floor(x) || fabs(x) > (double)limit) {
-            return must_be_integer(node);
+            return pf_base_json_must_be_integer(node);
         }
         value = (int64_t)x;
     }
@@ -780,13 +442,13 @@ int pf_json_as_u64(const struct pf_json *node, uint64_t *value_out)
     char digits[MAX_NUMBER_LEN + 1];
 
     if (!pf_json_is_integer(node)) {
-        return must_be_integer(node);
+        return pf_base_json_must_be_integer(node);
     }
     copy_number(node, digits);
     errno = 0;
     const unsigned long long value = strtoull(digits, NULL, 10);
     if (digits[0] == '-' || errno == ERANGE) {
-        return must_be_integer(node);
+        return pf_base_json_must_be_integer(node);
     }
     *value_out = value;
     return 0;
@@ -811,405 +473,4 @@ int pf_json_as_string(const struct pf_json *node, const char **value_out)
     PF_TRY(pf_json_expect(node, PF_JSON_STRING));
     *value_out = node->item->valuestring;
     return 0;
-}
-
-/* The member if it is there and not null. Asking a non-object for members is refused. */
-static int find_member(const struct pf_json *object, const char *key,
-                       const struct pf_json **member_out)
-{
-    PF_TRY(pf_json_expect(object, PF_JSON_OBJECT));
-    const struct pf_json *const member = pf_json_get(object, key);
-    *member_out = member && pf_json_type(member) != PF_JSON_NULL ? member : NULL;
-    return 0;
-}
-
-int pf_json_i64(const struct pf_json *object, const char *key, int64_t by_default, int64_t *out)
-{
-    const struct pf_json *member;
-    int64_t value = by_default;
-
-    PF_TRY(find_member(object, key, &member));
-    if (member) {
-        PF_TRY(pf_json_as_i64(member, &value));
-    }
-    *out = value;
-    return 0;
-}
-
-int pf_json_int(const struct pf_json *object, const char *key, int by_default, int *out)
-{
-    const struct pf_json *member;
-    int64_t value = by_default;
-
-    PF_TRY(find_member(object, key, &member));
-    if (member) {
-        PF_TRY(pf_json_as_i64(member, &value));
-        if (value != (int)value) {
-            return must_be_integer(member);
-        }
-    }
-    *out = (int)value;
-    return 0;
-}
-
-int pf_json_f64(const struct pf_json *object, const char *key, double by_default, double *out)
-{
-    const struct pf_json *member;
-    double value = by_default;
-
-    PF_TRY(find_member(object, key, &member));
-    if (member) {
-        PF_TRY(pf_json_as_f64(member, &value));
-    }
-    *out = value;
-    return 0;
-}
-
-int pf_json_bool(const struct pf_json *object, const char *key, bool by_default, bool *out)
-{
-    const struct pf_json *member;
-    bool value = by_default;
-
-    PF_TRY(find_member(object, key, &member));
-    if (member) {
-        PF_TRY(pf_json_as_bool(member, &value));
-    }
-    *out = value;
-    return 0;
-}
-
-int pf_json_string(const struct pf_json *object, const char *key, const char *by_default,
-                   const char **out)
-{
-    const struct pf_json *member;
-    const char *value = by_default;
-
-    PF_TRY(find_member(object, key, &member));
-    if (member) {
-        PF_TRY(pf_json_as_string(member, &value));
-    }
-    *out = value;
-    return 0;
-}
-
-int pf_json_need(const struct pf_json *object, const char *key, const struct pf_json **child_out)
-{
-    const struct pf_json *member;
-
-    PF_TRY(find_member(object, key, &member));
-    if (!member) {
-        return pf_json_fail(object, "has no '%s'", key);
-    }
-    *child_out = member;
-    return 0;
-}
-
-int pf_json_need_i64(const struct pf_json *object, const char *key, int64_t *out)
-{
-    const struct pf_json *member;
-
-    PF_TRY(pf_json_need(object, key, &member));
-    return pf_json_as_i64(member, out);
-}
-
-int pf_json_need_f64(const struct pf_json *object, const char *key, double *out)
-{
-    const struct pf_json *member;
-
-    PF_TRY(pf_json_need(object, key, &member));
-    return pf_json_as_f64(member, out);
-}
-
-int pf_json_need_bool(const struct pf_json *object, const char *key, bool *out)
-{
-    const struct pf_json *member;
-
-    PF_TRY(pf_json_need(object, key, &member));
-    return pf_json_as_bool(member, out);
-}
-
-int pf_json_need_string(const struct pf_json *object, const char *key, const char **out)
-{
-    const struct pf_json *member;
-
-    PF_TRY(pf_json_need(object, key, &member));
-    return pf_json_as_string(member, out);
-}
-
-int pf_json_refuse_unknown(const struct pf_json *object, const char *const *known, size_t n)
-{
-    PF_TRY(pf_json_expect(object, PF_JSON_OBJECT));
-    for (size_t i = 0; i < pf_json_n(object); i++) {
-        const char *const key = pf_json_key(object, i);
-        size_t k = 0;
-        while (k < n && strcmp(known[k], key) != 0) {
-            k++;
-        }
-        if (k < n) {
-            continue;
-        }
-        const char *const nearest = pf_nearest(key, known, n);
-        return nearest ? pf_json_fail(pf_json_child(object, i), "is not known; did you mean '%s'?",
-                                      nearest)
-                       : pf_json_fail(pf_json_child(object, i), "is not known");
-    }
-    return 0;
-}
-
-/* --- writing --- */
-
-/* Strings keep their blanks; what stands between tokens goes. */
-char *pf_json_print(const struct pf_json *node)
-{
-    const char *const source = node->doc->text + node->offset;
-    char *const text = pf_alloc(node->len + 1);
-    size_t n = 0;
-    bool in_string = false;
-
-    for (size_t i = 0; text && i < node->len; i++) {
-        const char c = source[i];
-        if (in_string && c == '\\') {
-            text[n++] = source[i++];
-        } else if (c == '"') {
-            in_string = !in_string;
-        } else if (!in_string && (c == ' ' || c == '\t' || c == '\n' || c == '\r')) {
-            continue;
-        }
-        text[n++] = source[i];
-    }
-    return text;
-}
-
-void pf_json_out_init(struct pf_json_out *out, struct pf_str *to, int indent)
-{
-    memset(out, 0, sizeof *out);
-    out->to = to;
-    out->indent = indent;
-}
-
-static void new_line(struct pf_json_out *out)
-{
-    if (out->indent > 0) {
-        pf_str_appendf(out->to, "\n%*s", out->indent * out->depth, "");
-    }
-}
-
-/* A comma and a new line where one belongs before the next key, or value that has none. */
-static void separate(struct pf_json_out *out)
-{
-    if (out->after_key || out->depth == 0) {
-        out->after_key = false;
-        return;
-    }
-    bool *const has_items = &out->has_items[out->depth - 1];
-    if (*has_items) {
-        pf_str_append_char(out->to, ',');
-    }
-    *has_items = true;
-    new_line(out);
-}
-
-/* A value may stand at the top, in an array, or after a key. */
-static void begin_value(struct pf_json_out *out)
-{
-    PF_ASSERT(out->depth == 0 || !out->is_object[out->depth - 1] || out->after_key);
-    separate(out);
-}
-
-static void begin_level(struct pf_json_out *out, bool is_object)
-{
-    begin_value(out);
-    PF_ASSERT(out->depth < PF_JSON_OUT_MAX_DEPTH);
-    pf_str_append_char(out->to, is_object ? '{' : '[');
-    out->is_object[out->depth] = is_object;
-    out->has_items[out->depth] = false;
-    out->depth++;
-}
-
-static void end_level(struct pf_json_out *out, bool is_object)
-{
-    PF_ASSERT(out->depth > 0 && out->is_object[out->depth - 1] == is_object && !out->after_key);
-    out->depth--;
-    if (out->has_items[out->depth]) {
-        new_line(out);
-    }
-    pf_str_append_char(out->to, is_object ? '}' : ']');
-}
-
-void pf_json_out_object_begin(struct pf_json_out *out)
-{
-    begin_level(out, true);
-}
-
-void pf_json_out_object_end(struct pf_json_out *out)
-{
-    end_level(out, true);
-}
-
-void pf_json_out_array_begin(struct pf_json_out *out)
-{
-    begin_level(out, false);
-}
-
-void pf_json_out_array_end(struct pf_json_out *out)
-{
-    end_level(out, false);
-}
-
-static void append_control(struct pf_str *to, unsigned char c)
-{
-    static const char names[] = "\b\f\n\r\t", letters[] = "bfnrt";
-    const char *const name = memchr(names, c, sizeof names - 1);
-
-    if (name) {
-        pf_str_appendf(to, "\\%c", letters[name - names]);
-    } else {
-        pf_str_appendf(to, "\\u%04x", c);
-    }
-}
-
-static void append_quoted(struct pf_str *to, const char *text)
-{
-    const unsigned char *p = (const unsigned char *)text;
-    size_t left = strlen(text);
-
-    pf_str_append_char(to, '"');
-    while (left > 0) {
-        const size_t n = pf_utf8_length(p, left);
-        if (n == 0) {
-            pf_str_append(to, "\xef\xbf\xbd"); /* U+FFFD, the replacement character */
-        } else if (*p < 0x20 || *p == 0x7f) {
-            append_control(to, *p);
-        } else {
-            if (*p == '"' || *p == '\\') {
-                pf_str_append_char(to, '\\');
-            }
-            pf_str_append_bytes(to, p, n);
-        }
-        p += n ? n : 1;
-        left -= n ? n : 1;
-    }
-    pf_str_append_char(to, '"');
-}
-
-void pf_json_out_key(struct pf_json_out *out, const char *key)
-{
-    PF_ASSERT(out->depth > 0 && out->is_object[out->depth - 1] && !out->after_key);
-    separate(out);
-    append_quoted(out->to, key);
-    pf_str_append(out->to, out->indent > 0 ? ": " : ":");
-    out->after_key = true;
-}
-
-void pf_json_out_string(struct pf_json_out *out, const char *text)
-{
-    if (!text) {
-        pf_json_out_null(out);
-        return;
-    }
-    begin_value(out);
-    append_quoted(out->to, text);
-}
-
-void pf_json_out_i64(struct pf_json_out *out, int64_t value)
-{
-    begin_value(out);
-    pf_str_appendf(out->to, "%lld", (long long)value);
-}
-
-void pf_json_out_u64(struct pf_json_out *out, uint64_t value)
-{
-    begin_value(out);
-    pf_str_appendf(out->to, "%llu", (unsigned long long)value);
-}
-
-void pf_json_out_f64(struct pf_json_out *out, double value)
-{
-    char digits[32] = "null";
-
-    if (isfinite(value)) {
-        pf_base_format_f64(value, digits, sizeof digits);
-    }
-    pf_json_out_raw(out, digits);
-}
-
-void pf_json_out_f32(struct pf_json_out *out, float value)
-{
-    char digits[32] = "null";
-
-    if (isfinite(value)) {
-        pf_base_format_f32(value, digits, sizeof digits);
-    }
-    pf_json_out_raw(out, digits);
-}
-
-void pf_json_out_bool(struct pf_json_out *out, bool value)
-{
-    pf_json_out_raw(out, value ? "true" : "false");
-}
-
-void pf_json_out_null(struct pf_json_out *out)
-{
-    pf_json_out_raw(out, "null");
-}
-
-void pf_json_out_raw(struct pf_json_out *out, const char *json)
-{
-    begin_value(out);
-    pf_str_append(out->to, json);
-}
-
-void pf_json_out_node(struct pf_json_out *out, const struct pf_json *node)
-{
-    const enum pf_json_type type = pf_json_type(node);
-
-    if (type != PF_JSON_ARRAY && type != PF_JSON_OBJECT) {
-        begin_value(out);
-        pf_str_append_bytes(out->to, node->doc->text + node->offset, node->len);
-        return;
-    }
-    begin_level(out, type == PF_JSON_OBJECT);
-    for (size_t i = 0; i < node->n_children; i++) {
-        if (type == PF_JSON_OBJECT) {
-            pf_json_out_key(out, pf_json_key(node, i));
-        }
-        pf_json_out_node(out, node->children[i]);
-    }
-    end_level(out, type == PF_JSON_OBJECT);
-}
-
-void pf_json_out_member_string(struct pf_json_out *out, const char *key, const char *text)
-{
-    pf_json_out_key(out, key);
-    pf_json_out_string(out, text);
-}
-
-void pf_json_out_member_i64(struct pf_json_out *out, const char *key, int64_t value)
-{
-    pf_json_out_key(out, key);
-    pf_json_out_i64(out, value);
-}
-
-void pf_json_out_member_f64(struct pf_json_out *out, const char *key, double value)
-{
-    pf_json_out_key(out, key);
-    pf_json_out_f64(out, value);
-}
-
-void pf_json_out_member_f32(struct pf_json_out *out, const char *key, float value)
-{
-    pf_json_out_key(out, key);
-    pf_json_out_f32(out, value);
-}
-
-void pf_json_out_member_bool(struct pf_json_out *out, const char *key, bool value)
-{
-    pf_json_out_key(out, key);
-    pf_json_out_bool(out, value);
-}
-
-int pf_json_out_finish(struct pf_json_out *out)
-{
-    PF_ASSERT(out->depth == 0 && !out->after_key);
-    return pf_str_error(out->to);
 }
