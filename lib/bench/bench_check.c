@@ -4,6 +4,7 @@
 
 #include <pf/error.h>
 #include <pf/mem.h>
+#include <pf/tolerance.h>
 
 #include <math.h>
 #include <string.h>
@@ -65,13 +66,15 @@ static void weigh(const struct bench_op *op, double factor, const struct bench_c
                   const struct bench_call *want, const struct bench_slice *slice,
                   struct bench_outcome *outcome)
 {
+    const struct pf_tolerance *const allowed = &pf_tolerances[op->op];
+
     for (int i = 0; i < want->n_bufs; i++) {
         const struct bench_buf *const b = &want->bufs[i];
         if (!b->is_output) {
             continue;
         }
         const double tolerance =
-            b->dtype == PF_DTYPE_F32 ? op->tolerance * factor : op->half_tolerance;
+            b->dtype == PF_DTYPE_F32 ? allowed->pass * factor : allowed->half_pass;
         const double error = worst_error(&got->bufs[i], b, slice->row[i], slice->column[i]);
         if (error / tolerance > outcome->error / outcome->tolerance) {
             outcome->error = error;
@@ -98,7 +101,7 @@ int bench_check(const struct bench_op *op, enum pf_dtype dtype, const struct ben
     struct bench_call got = {.n_bufs = 0}, want[MAX_SLICES] = {{.n_bufs = 0}};
     struct bench_slice slices[MAX_SLICES];
     const double factor = sum_factor(op, shape);
-    struct bench_outcome outcome = {true, 0, op->tolerance * factor};
+    struct bench_outcome outcome = {true, 0, pf_tolerances[op->op].pass * factor};
     int n = 0, err = 0;
 
     PF_TRY_GOTO(bench_call_build(op, ops, dtype, shape, &got), out);

@@ -32,36 +32,13 @@ struct bench_buf {
     void *data;
 };
 
-union bench_args {
-    struct pf_gemm_args gemm;
-    struct pf_embed_fwd_args embed_fwd;
-    struct pf_embed_bwd_args embed_bwd;
-    struct pf_rmsnorm_fwd_args rmsnorm_fwd;
-    struct pf_rmsnorm_bwd_args rmsnorm_bwd;
-    struct pf_layernorm_fwd_args layernorm_fwd;
-    struct pf_layernorm_bwd_args layernorm_bwd;
-    struct pf_rope_args rope;
-    struct pf_attention_fwd_args attention_fwd;
-    struct pf_attention_bwd_args attention_bwd;
-    struct pf_glu_fwd_args glu_fwd;
-    struct pf_glu_bwd_args glu_bwd;
-    struct pf_act_fwd_args act_fwd;
-    struct pf_act_bwd_args act_bwd;
-    struct pf_bias_grad_args bias_grad;
-    struct pf_add_args add;
-    struct pf_scale_args scale;
-    struct pf_dropout_args dropout;
-    struct pf_cross_entropy_args cross_entropy;
-    struct pf_adamw_args adamw;
-};
-
 /* The memory of all arrays of one call, filled, and its arguments. */
 struct bench_call {
     enum pf_op op;
     enum pf_dtype dtype;
     int n_bufs;
     struct bench_buf bufs[BENCH_MAX_BUFS];
-    union bench_args args;
+    union pf_op_args args;
     int err; /* the first failure while it was built */
 };
 
@@ -88,7 +65,6 @@ struct bench_op {
     int n_dims;
     const char *defaults; /* shapes, separated by commas */
     enum pf_bench_unit unit;
-    double tolerance, half_tolerance; /* of fp32 outputs; of outputs of the call's dtype below */
 
     /* Make and fill the arrays, in an order that never changes. */
     void (*build)(struct bench_call *call, const struct bench_shape *shape);

@@ -328,6 +328,30 @@ struct pf_adamw_args {
     void *weight_out;
 };
 
+/* The arguments of a call whose op is known at run time only. */
+union pf_op_args {
+    struct pf_gemm_args gemm;
+    struct pf_embed_fwd_args embed_fwd;
+    struct pf_embed_bwd_args embed_bwd;
+    struct pf_rmsnorm_fwd_args rmsnorm_fwd;
+    struct pf_rmsnorm_bwd_args rmsnorm_bwd;
+    struct pf_layernorm_fwd_args layernorm_fwd;
+    struct pf_layernorm_bwd_args layernorm_bwd;
+    struct pf_rope_args rope;
+    struct pf_attention_fwd_args attention_fwd;
+    struct pf_attention_bwd_args attention_bwd;
+    struct pf_glu_fwd_args glu_fwd;
+    struct pf_glu_bwd_args glu_bwd;
+    struct pf_act_fwd_args act_fwd;
+    struct pf_act_bwd_args act_bwd;
+    struct pf_bias_grad_args bias_grad;
+    struct pf_add_args add;
+    struct pf_scale_args scale;
+    struct pf_dropout_args dropout;
+    struct pf_cross_entropy_args cross_entropy;
+    struct pf_adamw_args adamw;
+};
+
 /* One row of a device's kernel table. Among rows of one (op, dtype) the last usable one with the
  * highest preference serves; ref has preference 0. */
 struct pf_kernel_row {

@@ -12,6 +12,7 @@
 #include <pf/error.h>
 #include <pf/mem.h>
 #include <pf/ops.h>
+#include <pf/tolerance.h>
 #include <pf/rng.h>
 
 #include "tap.h"
@@ -20,40 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Tolerances ----------------------------------------------------------------------------------- */
-/*
- * The error of an element x against the reference r is |x - r| / (|r| + root mean square of r), and
- * the worst element counts. Above `warn` a line is printed, above `pass` the row fails. `half` is
- * for BF16 and F16 results, whose last bit is 2^-9 (BF16) of the value; fp32 results of half inputs
- * use the fp32 columns.
- */
-struct tolerance {
-    double warn, pass, half_warn, half_pass;
-};
-
-static const struct tolerance tolerances[PF_OP_COUNT] = {
-    [PF_OP_GEMM] = {2e-6, 1e-5, 4e-3, 8e-3},
-    [PF_OP_EMBED_FWD] = {1e-7, 2e-7, 4e-3, 8e-3},
-    [PF_OP_EMBED_BWD] = {1e-7, 2e-7, 1e-7, 2e-7},
-    [PF_OP_RMSNORM_FWD] = {3e-7, 1e-6, 4e-3, 8e-3},
-    [PF_OP_RMSNORM_BWD] = {1e-6, 5e-6, 4e-3, 8e-3},
-    [PF_OP_LAYERNORM_FWD] = {5e-7, 2e-6, 4e-3, 8e-3},
-    [PF_OP_LAYERNORM_BWD] = {1e-6, 5e-6, 4e-3, 8e-3},
-    [PF_OP_ROPE] = {1e-7, 3e-7, 4e-3, 8e-3},
-    [PF_OP_ATTENTION_FWD] = {1e-6, 5e-6, 4e-3, 8e-3},
-    [PF_OP_ATTENTION_BWD] = {3e-6, 1e-5, 4e-3, 1.2e-2},
-    [PF_OP_GLU_FWD] = {3e-7, 1e-6, 4e-3, 8e-3},
-    [PF_OP_GLU_BWD] = {5e-7, 2e-6, 4e-3, 8e-3},
-    [PF_OP_ACT_FWD] = {3e-7, 1e-6, 4e-3, 8e-3},
-    [PF_OP_ACT_BWD] = {5e-7, 2e-6, 4e-3, 8e-3},
-    [PF_OP_BIAS_GRAD] = {1e-6, 3e-6, 1e-6, 3e-6},
-    [PF_OP_ADD] = {1e-7, 2e-7, 4e-3, 8e-3},
-    [PF_OP_SCALE] = {1e-7, 2e-7, 4e-3, 8e-3},
-    [PF_OP_DROPOUT] = {1e-7, 2e-7, 4e-3, 8e-3},
-    [PF_OP_CROSS_ENTROPY] = {5e-7, 2e-6, 4e-3, 8e-3},
-    [PF_OP_ADAMW] = {3e-7, 1e-6, 4e-3, 8e-3},
-};
 
 /* Buffers -------------------------------------------------------------------------------------- */
 
@@ -76,28 +43,7 @@ struct run {
     enum pf_dtype dtype;
     int n_bufs;
     struct buf bufs[MAX_BUFS];
-    union {
-        struct pf_gemm_args gemm;
-        struct pf_embed_fwd_args embed_fwd;
-        struct pf_embed_bwd_args embed_bwd;
-        struct pf_rmsnorm_fwd_args rmsnorm_fwd;
-        struct pf_rmsnorm_bwd_args rmsnorm_bwd;
-        struct pf_layernorm_fwd_args layernorm_fwd;
-        struct pf_layernorm_bwd_args layernorm_bwd;
-        struct pf_rope_args rope;
-        struct pf_attention_fwd_args attention_fwd;
-        struct pf_attention_bwd_args attention_bwd;
-        struct pf_glu_fwd_args glu_fwd;
-        struct pf_glu_bwd_args glu_bwd;
-        struct pf_act_fwd_args act_fwd;
-        struct pf_act_bwd_args act_bwd;
-        struct pf_bias_grad_args bias_grad;
-        struct pf_add_args add;
-        struct pf_scale_args scale;
-        struct pf_dropout_args dropout;
-        struct pf_cross_entropy_args cross_entropy;
-        struct pf_adamw_args adamw;
-    } args;
+    union pf_op_args args;
 };
 
 static struct pf_ops *reference;
@@ -838,7 +784,7 @@ static void try_row(struct verdict *v, struct pf_ops *ops, enum pf_op op, const 
 
 static void report(const struct verdict *v, enum pf_op op, enum pf_dtype dtype)
 {
-    const struct tolerance *t = &tolerances[op];
+    const struct pf_tolerance *t = &pf_tolerances[op];
     const char *name = pf_op_name(op), *type = pf_dtype_name(dtype);
     const bool close = v->worst <= t->pass && v->worst_half <= t->half_pass;
 
