@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading, resolving and printing the options of a run, all by the table of config_keys.c. */
+/* Reading the options of a run by the table of config_keys.c: what was said about each key, which
+ * statement wins, and what contradicts another. */
 #include <pf/config.h>
 
 #include "config_internal.h"
 
 #include <pf/error.h>
 #include <pf/json.h>
-#include <pf/log.h>
 #include <pf/mem.h>
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-_Static_assert(sizeof(enum pf_lr_kind) == sizeof(int), "an enum field is read as int");
 
 enum origin { ORIGIN_NONE, ORIGIN_FILE, ORIGIN_COMMAND_LINE };
 
@@ -29,19 +27,6 @@ struct reading {
     struct given *given;   /* [pf_n_keys] */
     struct pf_json **docs; /* everything that nodes belong to */
     size_t n_docs;
-};
-
-/* Any value of a key; what is used depends on its type. */
-struct value {
-    bool b;
-    int choice;
-    int64_t i64;
-    uint64_t u64;
-    double f64;
-    char *text;
-    struct pf_str_list words;
-    void *items;
-    int64_t n;
 };
 
 /* The table ------------------------------------------------------------------------------------- */
@@ -87,341 +72,6 @@ int config_note(struct pf_config *config, const char *format, ...)
     const int err = pf_str_list_append(&config->notes, note);
     pf_free(note);
     return err;
-}
-
-/* Values ---------------------------------------------------------------------------------------- */
-
-static void value_release(struct value *v)
-{
-    pf_free(v->text);
-    pf_str_list_release(&v->words);
-    pf_free(v->items);
-}
-
-static int check_range(const struct pf_key *key, const struct pf_json *node, double x)
-{
-    if (key->min >= key->max || (x >= key->min && x <= key->max)) {
-        return 0;
-    }
-    if (key->max >= 2147483647.0 && x < key->min) {
-        return pf_json_fail(node, "must be at least %g", key->min);
-    }
-    return pf_json_fail(node, "must be between %.10g and %.10g", key->min, key->max);
-}
-
-static int read_choice(const struct pf_key *key, const struct pf_json *node, struct value *v)
-{
-    const char *text;
-    char all[256] = "";
-
-    PF_TRY(pf_json_as_string(node, &text));
-    for (int i = 0; key->choices[i]; i++) {
-        if (strcmp(key->choices[i], text) == 0) {
-            v->choice = i;
-            return 0;
-        }
-        const size_t len = strlen(all);
-        snprintf(all + len, sizeof all - len, "%s'%s'", i ? ", " : "", key->choices[i]);
-    }
-    return pf_json_fail(node, "must be %s%s, not '%s'", key->choices[1] ? "one of " : "", all,
-                        text);
-}
-
-/* Words stand between blanks or commas ("logits,grads"). */
-static int split_words(const char *text, struct pf_str_list *words)
-{
-    struct pf_str_list parts = {0};
-    char *const blanks = pf_strdup(text);
-    int err = blanks ? 0 : PF_ENOMEM;
-
-    for (size_t i = 0; blanks && blanks[i]; i++) {
-        blanks[i] = blanks[i] == ',' ? ' ' : blanks[i];
-    }
-    if (!err) {
-        err = pf_str_split(blanks, ' ', true, &parts);
-    }
-
-    for (size_t i = 0; !err && i < parts.n; i++) {
-        if (*parts.items[i]) {
-            err = pf_str_list_append(words, parts.items[i]);
-        }
-    }
-    pf_str_list_release(&parts);
-    pf_free(blanks);
-    return err;
-}
-
-static int read_words(const struct pf_json *node, struct value *v)
-{
-    const char *text;
-
-    if (pf_json_type(node) == PF_JSON_STRING) {
-        PF_TRY(pf_json_as_string(node, &text));
-        return split_words(text, &v->words);
-    }
-    if (pf_json_type(node) != PF_JSON_ARRAY) {
-        return pf_json_fail(node, "must be an array of strings or a string of words, not %s",
-                            pf_json_type_name(pf_json_type(node)));
-    }
-    for (size_t i = 0; i < pf_json_n(node); i++) {
-        PF_TRY(pf_json_as_string(pf_json_child(node, i), &text));
-        PF_TRY(pf_str_list_append(&v->words, text));
-    }
-    return 0;
-}
-
-/* A list of numbers; one number stands for a list of it. */
-static int read_numbers(const struct pf_key *key, const struct pf_json *node, struct value *v)
-{
-    const bool is_one = pf_json_type(node) == PF_JSON_NUMBER;
-    const size_t n = is_one ? 1 : pf_json_n(node);
-
-    if (!is_one) {
-        PF_TRY(pf_json_expect(node, PF_JSON_ARRAY));
-    }
-    v->items = pf_calloc_array(n + 1, sizeof(double));
-    if (!v->items) {
-        return PF_ENOMEM;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const struct pf_json *const item = is_one ? node : pf_json_child(node, i);
-        double x;
-        PF_TRY(pf_json_as_f64(item, &x));
-        PF_TRY(check_range(key, item, x));
-        if (key->type == PF_KEY_F64_LIST) {
-            ((double *)v->items)[i] = x;
-        } else {
-            PF_TRY(pf_json_as_i64(item, &((int64_t *)v->items)[i]));
-        }
-    }
-    v->n = (int64_t)n;
-    return 0;
-}
-
-static int read_pairs(const struct pf_key *key, const struct pf_json *node, struct value *v)
-{
-    const size_t n = pf_json_n(node);
-
-    PF_TRY(pf_json_expect(node, PF_JSON_ARRAY));
-    int64_t *const items = v->items = pf_calloc_array(2 * n + 1, sizeof *items);
-    if (!items) {
-        return PF_ENOMEM;
-    }
-    for (size_t i = 0; i < n; i++) {
-        const struct pf_json *const pair = pf_json_child(node, i);
-        PF_TRY(pf_json_expect(pair, PF_JSON_ARRAY));
-        if (pf_json_n(pair) != 2) {
-            return pf_json_fail(pair, "must hold two integers, the first and the last");
-        }
-        for (size_t k = 0; k < 2; k++) {
-            PF_TRY(pf_json_as_i64(pf_json_child(pair, k), &items[2 * i + k]));
-            PF_TRY(check_range(key, pf_json_child(pair, k), (double)items[2 * i + k]));
-        }
-        if (items[2 * i] > items[2 * i + 1]) {
-            return pf_json_fail(pair, "ends before it starts");
-        }
-    }
-    v->n = (int64_t)(2 * n);
-    return 0;
-}
-
-static int read_number(const struct pf_key *key, const struct pf_json *node, struct value *v)
-{
-    if (key->type == PF_KEY_F64) {
-        PF_TRY(pf_json_as_f64(node, &v->f64));
-        return check_range(key, node, v->f64);
-    }
-    if (key->type == PF_KEY_U64) {
-        return pf_json_as_u64(node, &v->u64);
-    }
-    PF_TRY(pf_json_as_i64(node, &v->i64));
-    return check_range(key, node, (double)v->i64);
-}
-
-static int read_text(const struct pf_key *key, const struct pf_json *node, struct value *v)
-{
-    const char *text;
-
-    if (key->type == PF_KEY_OBJECT) {
-        PF_TRY(pf_json_expect(node, PF_JSON_OBJECT));
-        v->text = pf_json_print(node);
-    } else {
-        PF_TRY(pf_json_as_string(node, &text));
-        v->text = pf_strdup(text);
-    }
-    return v->text ? 0 : PF_ENOMEM;
-}
-
-/* Check type, choices and range of a node that is not null. *v is released by the caller, always. */
-static int read_value(const struct pf_key *key, const struct pf_json *node, struct value *v)
-{
-    switch (key->type) {
-    case PF_KEY_BOOL:
-        return pf_json_as_bool(node, &v->b);
-    case PF_KEY_I64:
-    case PF_KEY_INT:
-    case PF_KEY_U64:
-    case PF_KEY_F64:
-        return read_number(key, node, v);
-    case PF_KEY_STRING:
-    case PF_KEY_OBJECT:
-        return read_text(key, node, v);
-    case PF_KEY_STRING_LIST:
-        return read_words(node, v);
-    case PF_KEY_I64_LIST:
-    case PF_KEY_F64_LIST:
-        return read_numbers(key, node, v);
-    case PF_KEY_I64_PAIRS:
-        return read_pairs(key, node, v);
-    case PF_KEY_ENUM:
-        return read_choice(key, node, v);
-    }
-    return 0;
-}
-
-/* Fields ---------------------------------------------------------------------------------------- */
-
-const struct config_dump_word config_dump_words[] = {
-    {"logits", PF_DUMP_LOGITS}, {"grads", PF_DUMP_GRADS}, {"hidden", PF_DUMP_HIDDEN}};
-const size_t config_n_dump_words = sizeof config_dump_words / sizeof config_dump_words[0];
-
-static const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
-
-static int store_dump(struct pf_config *config, const struct pf_json *node, const struct value *v)
-{
-    unsigned bits = 0;
-
-    for (size_t i = 0; i < v->words.n; i++) {
-        unsigned bit = 0;
-        for (size_t k = 0; k < config_n_dump_words; k++) {
-            bit |= strcmp(v->words.items[i], config_dump_words[k].word) == 0
-                       ? config_dump_words[k].bit
-                       : 0;
-        }
-        if (!bit) {
-            return pf_json_fail(node, "may hold 'logits', 'grads' and 'hidden', not '%s'",
-                                v->words.items[i]);
-        }
-        bits |= bit;
-    }
-    config->dump = bits;
-    return 0;
-}
-
-void *config_field(const struct pf_config *config, const struct pf_key *key)
-{
-    return (char *)config + key->field;
-}
-
-bool config_is_dump(const struct pf_key *key)
-{
-    return key->field == offsetof(struct pf_config, dump);
-}
-
-bool config_is_number_list(const struct pf_key *key)
-{
-    return key->type == PF_KEY_I64_LIST || key->type == PF_KEY_F64_LIST ||
-           key->type == PF_KEY_I64_PAIRS;
-}
-
-int config_choice(const struct pf_config *config, const struct pf_key *key)
-{
-    int choice = 0;
-
-    if (key->field == offsetof(struct pf_config, dtype)) {
-        while (dtypes[choice] != config->dtype) {
-            choice++;
-        }
-    } else if (key->field == offsetof(struct pf_config, pp_first)) {
-        choice = config->pp_first ? 1 : 0;
-    } else {
-        memcpy(&choice, config_field(config, key), sizeof choice);
-    }
-    return choice;
-}
-
-static void store_choice(struct pf_config *config, const struct pf_key *key, int choice)
-{
-    if (key->field == offsetof(struct pf_config, dtype)) {
-        config->dtype = dtypes[choice];
-    } else if (key->field == offsetof(struct pf_config, pp_first)) {
-        config->pp_first = choice == 1;
-    } else {
-        memcpy(config_field(config, key), &choice, sizeof choice);
-    }
-}
-
-/* A list field: a pointer, then a count. */
-static void store_list(struct pf_config *config, const struct pf_key *key, struct value *v)
-{
-    void **const items = config_field(config, key);
-
-    pf_free(*items);
-    *items = v->items;
-    v->items = NULL;
-    memcpy((char *)items + sizeof *items, &v->n, sizeof v->n);
-}
-
-static void store_words(struct pf_config *config, const struct pf_key *key, struct value *v)
-{
-    struct pf_str_list *const list = config_field(config, key);
-
-    pf_str_list_release(list);
-    *list = v->words;
-    v->words = (struct pf_str_list){0};
-    if (key->field == offsetof(struct pf_config, weight_decay_exclude)) {
-        config->has_weight_decay_exclude = true;
-    }
-}
-
-static void store_text(struct pf_config *config, const struct pf_key *key, struct value *v)
-{
-    char **const text = config_field(config, key);
-
-    pf_free(*text);
-    *text = v->text;
-    v->text = NULL;
-}
-
-/* Put a value where its key says; what is stored is taken out of *v. */
-static int store(struct pf_config *config, const struct pf_key *key, const struct pf_json *node,
-                 struct value *v)
-{
-    switch (key->type) {
-    case PF_KEY_BOOL:
-        memcpy(config_field(config, key), &v->b, sizeof v->b);
-        break;
-    case PF_KEY_I64:
-        memcpy(config_field(config, key), &v->i64, sizeof v->i64);
-        break;
-    case PF_KEY_INT:
-        return pf_to_int(v->i64, config_field(config, key));
-    case PF_KEY_U64:
-        memcpy(config_field(config, key), &v->u64, sizeof v->u64);
-        break;
-    case PF_KEY_F64:
-        memcpy(config_field(config, key), &v->f64, sizeof v->f64);
-        break;
-    case PF_KEY_STRING:
-    case PF_KEY_OBJECT:
-        store_text(config, key, v);
-        break;
-    case PF_KEY_STRING_LIST:
-        if (config_is_dump(key)) {
-            return store_dump(config, node, v);
-        }
-        store_words(config, key, v);
-        break;
-    case PF_KEY_I64_LIST:
-    case PF_KEY_F64_LIST:
-    case PF_KEY_I64_PAIRS:
-        store_list(config, key, v);
-        break;
-    case PF_KEY_ENUM:
-        store_choice(config, key, v->choice);
-        break;
-    }
-    return 0;
 }
 
 /* Documents of one reading ---------------------------------------------------------------------- */
@@ -565,13 +215,13 @@ static int put_switch(struct reading *r, const char *word, const struct pf_json 
 
 static int put_option_string(struct reading *r, const struct pf_json *node, enum origin origin)
 {
-    struct value v = {0};
-    int err = read_words(node, &v);
+    struct config_value v = {0};
+    int err = config_value_read_words(node, &v);
 
     for (size_t i = 0; !err && i < v.words.n; i++) {
         err = put_switch(r, v.words.items[i], node, origin);
     }
-    value_release(&v);
+    config_value_release(&v);
     return err;
 }
 
@@ -723,7 +373,7 @@ static void silence_overridden(struct reading *r)
 static int set_default(struct reading *r, const struct pf_key *key)
 {
     const struct pf_json *node;
-    struct value v = {0};
+    struct config_value v = {0};
 
     if (key->field == CONFIG_NO_FIELD) {
         return 0;
@@ -732,11 +382,11 @@ static int set_default(struct reading *r, const struct pf_key *key)
     if (pf_json_type(node) == PF_JSON_NULL) {
         return 0; /* fields start as zeros */
     }
-    int err = read_value(key, node, &v);
+    int err = config_value_read(key, node, &v);
     if (!err) {
-        err = store(r->config, key, node, &v);
+        err = config_value_store(r->config, key, node, &v);
     }
-    value_release(&v);
+    config_value_release(&v);
     return err;
 }
 
@@ -754,7 +404,7 @@ static int set_given(struct reading *r, size_t i)
 {
     const struct pf_key *const key = &pf_keys[i];
     const struct given *const g = &r->given[i];
-    struct value v = {0};
+    struct config_value v = {0};
     bool same;
     int err;
 
@@ -766,17 +416,17 @@ static int set_given(struct reading *r, size_t i)
     if (same && key->status == PF_KEY_REFUSED) {
         return 0; /* one of its ways to say "off" */
     }
-    PF_TRY_GOTO(read_value(key, g->value, &v), out);
+    PF_TRY_GOTO(config_value_read(key, g->value, &v), out);
     if (key->status == PF_KEY_REFUSED ||
         (key->type == PF_KEY_ENUM && key->n_supported && v.choice >= key->n_supported)) {
         err = fail_refused(key, g);
         goto out;
     }
     if (key->field != CONFIG_NO_FIELD) {
-        err = store(r->config, key, g->value, &v);
+        err = config_value_store(r->config, key, g->value, &v);
     }
 out:
-    value_release(&v);
+    config_value_release(&v);
     return err;
 }
 
@@ -982,77 +632,4 @@ void pf_config_release(struct pf_config *config)
     pf_free(config->given);
     pf_str_list_release(&config->notes);
     memset(config, 0, sizeof *config);
-}
-
-/* Resolving ------------------------------------------------------------------------------------- */
-
-static bool was_given(const struct pf_config *config, const char *key)
-{
-    return config->given && config->given[config_key_index(key)] != 0;
-}
-
-static int resolve_mesh(struct pf_config *c, int world_size)
-{
-    int degree[PF_AXIS_COUNT];
-
-    for (int a = 0; a < PF_AXIS_COUNT; a++) {
-        degree[a] = c->degree[a] > 0 ? c->degree[a] : a == PF_AXIS_DP ? 0 : 1;
-        if (a != PF_AXIS_DP && degree[a] > 1) {
-            return pf_fail(PF_ENOTSUP, "this build trains data parallel only, not with %s=%d",
-                           pf_axis_name((enum pf_axis)a), degree[a]);
-        }
-    }
-    return pf_mesh_init(&c->mesh, world_size, degree, c->expert_degree > 0 ? c->expert_degree : 1,
-                        c->pp_first);
-}
-
-/* Accumulation from a global batch that was given. */
-static int derive_accumulation(struct pf_config *c, int64_t per_round)
-{
-    const int64_t global = c->global_train_batch_size, dp = c->mesh.degree[PF_AXIS_DP];
-
-    if (global % per_round != 0) {
-        return pf_fail(
-            PF_EINVAL,
-            "global_train_batch_size %lld is not a multiple of per_device_train_batch_size "
-            "%lld x %lld data-parallel ranks",
-            (long long)global, (long long)c->per_device_train_batch_size, (long long)dp);
-    }
-    if (was_given(c, "gradient_accumulation_steps") &&
-        c->gradient_accumulation_steps != global / per_round) {
-        return pf_fail(
-            PF_EINVAL,
-            "global_train_batch_size %lld contradicts per_device_train_batch_size %lld x "
-            "gradient_accumulation_steps %lld x %lld data-parallel ranks: leave one out",
-            (long long)global, (long long)c->per_device_train_batch_size,
-            (long long)c->gradient_accumulation_steps, (long long)dp);
-    }
-    c->gradient_accumulation_steps = global / per_round;
-    return 0;
-}
-
-static int resolve_batch(struct pf_config *c)
-{
-    int64_t per_round, global;
-
-    if (!pf_mul_i64(c->per_device_train_batch_size, c->mesh.degree[PF_AXIS_DP], &per_round) ||
-        !pf_mul_i64(per_round, c->gradient_accumulation_steps, &global) || global > INT32_MAX) {
-        return pf_fail(PF_EINVAL, "a step of more than %d sequences is too large", INT32_MAX);
-    }
-    if (was_given(c, "global_train_batch_size")) {
-        return derive_accumulation(c, per_round);
-    }
-    c->global_train_batch_size = global;
-    return 0;
-}
-
-int pf_config_resolve(struct pf_config *config, int world_size)
-{
-    PF_TRY(resolve_mesh(config, world_size));
-    PF_TRY(resolve_batch(config));
-    for (size_t i = 0; i < config->notes.n; i++) {
-        pf_log_info0(NULL, "%s", config->notes.items[i]);
-    }
-    pf_str_list_release(&config->notes);
-    return 0;
 }

@@ -34,6 +34,31 @@ bool config_is_number_list(const struct pf_key *key);
 /* Which choice of an ENUM key with a field is set; -1: none (null). */
 int config_choice(const struct pf_config *config, const struct pf_key *key);
 
+/* Any value of a key; what is used depends on its type. */
+struct config_value {
+    bool b;
+    int choice;
+    int64_t i64;
+    uint64_t u64;
+    double f64;
+    char *text;
+    struct pf_str_list words;
+    void *items;
+    int64_t n;
+};
+void config_value_release(struct config_value *v);
+
+/* Check type, choices and range of a node that is not null. *v is released by the caller, always. */
+struct pf_json;
+int config_value_read(const struct pf_key *key, const struct pf_json *node, struct config_value *v);
+
+/* The words of a string or of an array of strings. */
+int config_value_read_words(const struct pf_json *node, struct config_value *v);
+
+/* Put a value where its key says; what is stored is taken out of *v. */
+int config_value_store(struct pf_config *config, const struct pf_key *key,
+                       const struct pf_json *node, struct config_value *v);
+
 /* Append a line to what pf_config_resolve logs. */
 int config_note(struct pf_config *config, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
