@@ -64,7 +64,9 @@ static int open_all(struct session *s)
 
 static int add_case(struct session *s, const struct bench_item *item)
 {
-    const struct pf_kernel_row *const row = pf_ops_chosen(s->ops, item->op->op, item->dtype);
+    const struct pf_kernel_row *const row = item->shape.accumulate
+                                                ? pf_ops_chosen_gradient(s->ops, item->dtype)
+                                                : pf_ops_chosen(s->ops, item->op->op, item->dtype);
     const char *const op = pf_op_name(item->op->op), *const dtype = pf_dtype_name(item->dtype);
     struct pf_bench_case *c;
 

@@ -17,39 +17,44 @@
 #include <string.h>
 
 /* One product that fits the caches: 0.2 GFLOP. */
-enum { M = 256, N = 512, K = 768, MAX_CANDIDATES = 8, MIN_ROUNDS = 3, MAX_ROUNDS = 16 };
-
-/* Seconds for all rounds of one dtype after the least number. */
-#define BUDGET 0.07
+enum { M = 256, N = 512, K = 768, MAX_CANDIDATES = 8, MAX_ROUNDS = 24 };
 
 /* A less preferred row must take less than this share of the time. */
-#define MARGIN 0.8
+#define MARGIN 0.97
 
 /* Where the two shortest times of a kernel differ more, others use the machine: nothing is known. */
-#define NOISE 1.15
+#define NOISE 1.05
 
 static const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+/* Kinds of products: c = a b^T as of a layer, and a weight gradient. */
+enum { FORWARD, GRADIENT, N_KINDS };
+
+/* Until when one pair of dtype and kind may be measured. */
+struct span {
+    double (*clock)(void);
+    double end;
+};
 
 struct candidate {
     const char *variant;
     double seconds, second; /* the two shortest times */
 };
 
-/* Usable rows down to pf's own best; the rows below it are the same code with older instructions. */
+/* Usable rows of libraries, and pf's own best; its others are the same code with older instructions. */
 static int list_candidates(const struct pf_ops *ops, enum pf_dtype dtype,
                            struct candidate list[MAX_CANDIDATES])
 {
     struct pf_ops_row row;
+    bool has_own = false;
     int n = 0;
 
     for (int i = 0; n < MAX_CANDIDATES && pf_ops_row(ops, PF_OP_GEMM, dtype, i, &row); i++) {
-        if (!row.usable) {
-            continue;
-        }
-        list[n++] = (struct candidate){row.kernel->variant, 1e9, 1e9};
-        if (strncmp(row.kernel->variant, "dnnl", 4) != 0) {
-            break;
+        const bool is_own = strncmp(row.kernel->variant, "dnnl", 4) != 0;
+        if (row.usable && !(is_own && has_own)) {
+            list[n++] = (struct candidate){row.kernel->variant, 1e9, 1e9};
+            has_own = has_own || is_own;
         }
     }
     return n;
@@ -78,22 +83,42 @@ static void take_time(struct candidate *c, double seconds)
     }
 }
 
-/* Time the candidates in turn; the first round may compile kernels. */
-static int time_candidates(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_gemm_args *args,
+static const char *serving(const struct pf_ops *ops, enum pf_dtype dtype, int kind)
+{
+    return kind == GRADIENT ? pf_ops_chosen_gradient(ops, dtype)->variant
+                            : pf_ops_chosen(ops, PF_OP_GEMM, dtype)->variant;
+}
+
+static int choose(struct pf_ops *ops, enum pf_dtype dtype, int kind, const char *variant)
+{
+    const char *const gradient = serving(ops, dtype, GRADIENT);
+
+    if (kind == GRADIENT) {
+        return pf_ops_choose_gradient(ops, dtype, variant);
+    }
+    PF_TRY(pf_ops_choose(ops, PF_OP_GEMM, dtype, variant));
+    return pf_ops_choose_gradient(ops, dtype, gradient);
+}
+
+/* Time the candidates in turn (the first round may compile kernels), until the next product, if it
+ * took as long as the longest so far, would end too late. */
+static int time_candidates(struct pf_ops *ops, enum pf_dtype dtype, int kind,
+                           const struct pf_gemm_args *args, struct span span,
                            struct candidate *list, int n)
 {
-    const double started = pf_time_monotonic();
+    double longest = 0;
 
-    for (int round = 0; round < MAX_ROUNDS; round++) {
-        if (round >= MIN_ROUNDS && pf_time_monotonic() - started > BUDGET) {
+    for (int i = 0; i < MAX_ROUNDS * n; i++) {
+        struct candidate *const c = &list[i % n];
+        PF_TRY(choose(ops, dtype, kind, c->variant));
+        const double started = span.clock();
+        if (started + longest >= span.end) {
             break;
         }
-        for (int i = 0; i < n; i++) {
-            PF_TRY(pf_ops_choose(ops, PF_OP_GEMM, dtype, list[i].variant));
-            const double t = pf_time_monotonic();
-            PF_TRY(pf_op_gemm(ops, dtype, args));
-            take_time(&list[i], pf_time_monotonic() - t);
-        }
+        PF_TRY(pf_op_gemm(ops, dtype, args));
+        const double seconds = span.clock() - started;
+        longest = seconds > longest ? seconds : longest;
+        take_time(c, seconds);
     }
     return 0;
 }
@@ -121,18 +146,19 @@ static const char *fastest(const struct candidate *list, int n)
     return list[best].variant;
 }
 
-/* *quiet_out turns false if the times of this dtype say nothing. */
-static int measure_dtype(struct pf_ops *ops, enum pf_dtype dtype, bool *quiet_out)
+/* *quiet_out turns false if the times say nothing. */
+static int measure_pair(struct pf_ops *ops, enum pf_dtype dtype, int kind, struct span span,
+                        bool *quiet_out)
 {
     struct candidate list[MAX_CANDIDATES];
     const int n = list_candidates(ops, dtype, list);
-    const size_t a = (size_t)M * K, b = (size_t)N * K, c = (size_t)M * N;
+    const size_t a = (size_t)M * K, b = (size_t)N * K, bytes = pf_dtype_bytes(dtype);
+    const bool gradient = kind == GRADIENT;
 
     if (n < 2) {
         return 0;
     }
-    const size_t bytes = pf_dtype_bytes(dtype);
-    char *const room = pf_alloc((a + b + c) * bytes);
+    char *const room = pf_alloc((a + b) * bytes + (size_t)M * N * sizeof(float));
     if (!room) {
         return PF_ENOMEM;
     }
@@ -141,19 +167,34 @@ static int measure_dtype(struct pf_ops *ops, enum pf_dtype dtype, bool *quiet_ou
                                       .n = N,
                                       .k = K,
                                       .a = room,
-                                      .lda = K,
+                                      .lda = gradient ? M : K,
+                                      .trans_a = gradient,
                                       .b = room + a * bytes,
-                                      .ldb = K,
-                                      .trans_b = true,
+                                      .ldb = gradient ? N : K,
+                                      .trans_b = !gradient,
                                       .c = room + (a + b) * bytes,
                                       .ldc = N,
-                                      .c_dtype = dtype};
-    const char *const before = pf_ops_chosen(ops, PF_OP_GEMM, dtype)->variant;
-    const int err = time_candidates(ops, dtype, &args, list, n);
+                                      .c_dtype = gradient ? PF_DTYPE_F32 : dtype,
+                                      .accumulate = gradient};
+    const char *const before = serving(ops, dtype, kind);
+    const int err = time_candidates(ops, dtype, kind, &args, span, list, n);
     pf_free(room);
     *quiet_out = *quiet_out && is_quiet(list, n);
-    (void)pf_ops_choose(ops, PF_OP_GEMM, dtype, err ? before : fastest(list, n));
+    (void)choose(ops, dtype, kind, err ? before : fastest(list, n));
     return err;
+}
+
+/* Every pair gets the same time. */
+static int measure_all(struct pf_ops *ops, double (*clock)(void), bool *quiet_out)
+{
+    const double started = clock();
+
+    for (int i = 0; i < N_DTYPES * N_KINDS; i++) {
+        const double share = (double)(i + 1) / (N_DTYPES * N_KINDS);
+        const struct span span = {clock, started + share * PF_OPS_MEASURE_SECONDS};
+        PF_TRY(measure_pair(ops, dtypes[i / N_KINDS], i % N_KINDS, span, quiet_out));
+    }
+    return 0;
 }
 
 /* The cache ------------------------------------------------------------------------------------- */
@@ -208,22 +249,28 @@ static bool is_candidate(const struct pf_ops *ops, enum pf_dtype dtype, const ch
     return false;
 }
 
-/* Every dtype's choice of the file, or PF_EFORMAT where it does not fit. */
+static const char *const kind_names[N_KINDS] = {"gemm", "gemm_gradient"};
+
+/* Every choice of the file, or PF_EFORMAT where it does not fit. */
 static int apply_file(struct pf_ops *ops, const struct pf_json *doc, const char *key)
 {
-    const struct pf_json *const gemm = pf_json_get(doc, "gemm");
     const char *text;
 
     PF_TRY(pf_json_need_string(doc, "measured_on", &text));
-    if (strcmp(text, key) != 0 || !gemm) {
+    if (strcmp(text, key) != 0) {
         return pf_fail(PF_EFORMAT, "kernels of another machine");
     }
-    for (int d = 0; d < N_DTYPES; d++) {
-        PF_TRY(pf_json_need_string(gemm, pf_dtype_name(dtypes[d]), &text));
-        if (!is_candidate(ops, dtypes[d], text)) {
+    for (int i = 0; i < N_DTYPES * N_KINDS; i++) {
+        const enum pf_dtype dtype = dtypes[i / N_KINDS];
+        const struct pf_json *const kind = pf_json_get(doc, kind_names[i % N_KINDS]);
+        if (!kind) {
+            return pf_fail(PF_EFORMAT, "'%s' is missing", kind_names[i % N_KINDS]);
+        }
+        PF_TRY(pf_json_need_string(kind, pf_dtype_name(dtype), &text));
+        if (!is_candidate(ops, dtype, text)) {
             return pf_fail(PF_EFORMAT, "'%s' does not serve here", text);
         }
-        PF_TRY(pf_ops_choose(ops, PF_OP_GEMM, dtypes[d], text));
+        PF_TRY(choose(ops, dtype, i % N_KINDS, text));
     }
     return 0;
 }
@@ -253,13 +300,15 @@ static void write_cache(const struct pf_ops *ops, const char *dir, const char *p
     pf_json_out_init(&out, &text, 2);
     pf_json_out_object_begin(&out);
     pf_json_out_member_string(&out, "measured_on", key);
-    pf_json_out_key(&out, "gemm");
-    pf_json_out_object_begin(&out);
-    for (int d = 0; d < N_DTYPES; d++) {
-        pf_json_out_member_string(&out, pf_dtype_name(dtypes[d]),
-                                  pf_ops_chosen(ops, PF_OP_GEMM, dtypes[d])->variant);
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        pf_json_out_key(&out, kind_names[kind]);
+        pf_json_out_object_begin(&out);
+        for (int d = 0; d < N_DTYPES; d++) {
+            pf_json_out_member_string(&out, pf_dtype_name(dtypes[d]),
+                                      serving(ops, dtypes[d], kind));
+        }
+        pf_json_out_object_end(&out);
     }
-    pf_json_out_object_end(&out);
     pf_json_out_object_end(&out);
     if (pf_json_out_finish(&out) != 0 || pf_mkdirs(dir) != 0 ||
         pf_file_write_atomic(path, text.text, text.len) != 0) {
@@ -281,6 +330,11 @@ static bool has_a_choice(const struct pf_ops *ops)
 
 int pf_ops_measure(struct pf_ops *ops)
 {
+    return pf_ops_measure_by(ops, pf_time_monotonic);
+}
+
+int pf_ops_measure_by(struct pf_ops *ops, double (*clock)(void))
+{
     if (!has_a_choice(ops)) {
         return 0;
     }
@@ -291,9 +345,7 @@ int pf_ops_measure(struct pf_ops *ops)
 
     pf_error_clear();
     if (!path || !read_cache(ops, path, key)) {
-        for (int d = 0; d < N_DTYPES && !err; d++) {
-            err = measure_dtype(ops, dtypes[d], &quiet);
-        }
+        err = measure_all(ops, clock, &quiet);
         if (path && !err && quiet) {
             write_cache(ops, dir, path, key);
         }

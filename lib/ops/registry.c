@@ -35,7 +35,8 @@ struct pf_ops {
     size_t n_entries;
     struct {
         int first, n;
-        int chosen; /* index into entries, or -1 */
+        int chosen;   /* index into entries, or -1 */
+        int gradient; /* the same for products that are weight gradients; elsewhere as chosen */
         bool by_caller;
     } served[PF_OP_COUNT][PF_DTYPE_COUNT];
     void *scratch;
@@ -245,7 +246,7 @@ static void choose_by_preference(struct pf_ops *ops)
 {
     for (int op = 0; op < PF_OP_COUNT; op++) {
         for (int d = 0; d < PF_DTYPE_COUNT; d++) {
-            ops->served[op][d].chosen = -1;
+            ops->served[op][d].chosen = ops->served[op][d].gradient = -1;
         }
     }
     for (int i = 0; i < (int)ops->n_entries; i++) {
@@ -255,6 +256,7 @@ static void choose_by_preference(struct pf_ops *ops)
         }
         if (!e->why_not && ops->served[e->kernel->op][e->kernel->dtype].chosen < 0) {
             ops->served[e->kernel->op][e->kernel->dtype].chosen = i;
+            ops->served[e->kernel->op][e->kernel->dtype].gradient = i;
         }
     }
 }
@@ -401,7 +403,16 @@ const struct pf_kernel_row *pf_ops_chosen(const struct pf_ops *ops, enum pf_op o
     return ops->entries[ops->served[op][dtype].chosen].kernel;
 }
 
-int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const char *variant)
+const struct pf_kernel_row *pf_ops_chosen_gradient(const struct pf_ops *ops, enum pf_dtype dtype)
+{
+    const bool is_served = is_pair(PF_OP_GEMM, dtype) && ops->served[PF_OP_GEMM][dtype].chosen >= 0;
+
+    return is_served ? ops->entries[ops->served[PF_OP_GEMM][dtype].gradient].kernel : NULL;
+}
+
+/* The entry of a row that can serve. */
+static int find_entry(const struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype,
+                      const char *variant, int *at_out)
 {
     const int n = is_pair(op, dtype) ? ops->served[op][dtype].n : 0;
 
@@ -414,12 +425,34 @@ int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const 
             return pf_fail(PF_ENOTSUP, "kernel '%s' of %s cannot serve: %s", variant,
                            pf_op_name(op), ops->entries[at].why_not);
         }
-        ops->served[op][dtype].chosen = at;
-        ops->served[op][dtype].by_caller = true;
+        *at_out = at;
         return 0;
     }
     return pf_fail(PF_ENOTSUP, "%s has no kernel '%s' for %s in this build", pf_op_name(op),
                    variant, (unsigned)dtype < PF_DTYPE_COUNT ? pf_dtype_name(dtype) : "this dtype");
+}
+
+int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const char *variant)
+{
+    int at;
+
+    PF_TRY(find_entry(ops, op, dtype, variant, &at));
+    ops->served[op][dtype].chosen = ops->served[op][dtype].gradient = at;
+    ops->served[op][dtype].by_caller = true;
+    return 0;
+}
+
+int pf_ops_choose_gradient(struct pf_ops *ops, enum pf_dtype dtype, const char *variant)
+{
+    return find_entry(ops, PF_OP_GEMM, dtype, variant, &ops->served[PF_OP_GEMM][dtype].gradient);
+}
+
+/* How many choices a pair stands for: none, one, or a second for gradients that differs. */
+static int n_choices_of(const struct pf_ops *ops, int op, int dtype)
+{
+    const int at = ops->served[op][dtype].chosen;
+
+    return at < 0 ? 0 : at == ops->served[op][dtype].gradient ? 1 : 2;
 }
 
 int pf_ops_n_choices(const struct pf_ops *ops)
@@ -428,7 +461,7 @@ int pf_ops_n_choices(const struct pf_ops *ops)
 
     for (int op = 0; op < PF_OP_COUNT; op++) {
         for (int d = 0; d < PF_DTYPE_COUNT; d++) {
-            n += ops->served[op][d].chosen >= 0;
+            n += n_choices_of(ops, op, d);
         }
     }
     return n;
@@ -438,13 +471,15 @@ struct pf_ops_choice pf_ops_choice_at(const struct pf_ops *ops, int i)
 {
     struct pf_ops_choice choice = {.variant = NULL};
 
-    for (int op = 0, n = 0; op < PF_OP_COUNT && !choice.variant; op++) {
-        for (int d = 0; d < PF_DTYPE_COUNT; d++) {
-            const int at = ops->served[op][d].chosen;
-            if (at >= 0 && n++ == i) {
-                choice = (struct pf_ops_choice){(enum pf_op)op, (enum pf_dtype)d,
+    for (int op = 0; op < PF_OP_COUNT && !choice.variant; op++) {
+        for (int d = 0; d < PF_DTYPE_COUNT && !choice.variant; d++) {
+            const int n = n_choices_of(ops, op, d);
+            if (i < n) {
+                const int at = i == 1 ? ops->served[op][d].gradient : ops->served[op][d].chosen;
+                choice = (struct pf_ops_choice){(enum pf_op)op, (enum pf_dtype)d, i == 1,
                                                 ops->entries[at].kernel->variant};
             }
+            i -= n;
         }
     }
     PF_ASSERT(choice.variant != NULL);
@@ -469,6 +504,7 @@ uint64_t pf_ops_choices_digest(const struct pf_ops *ops)
         const struct pf_ops_choice c = pf_ops_choice_at(ops, i);
         hash = digest_text(hash, pf_op_name(c.op), ' ');
         hash = digest_text(hash, pf_dtype_name(c.dtype), ' ');
+        hash = c.gradient ? digest_text(hash, "gradient", ' ') : hash;
         hash = digest_text(hash, c.variant, '\n');
     }
     hash = digest_text(hash, pf_ops_isa(ops), ' ');
@@ -512,9 +548,24 @@ static int call_observed(struct pf_ops *ops, const struct pf_kernel_row *kernel,
     return err;
 }
 
+static bool is_gradient(const struct pf_gemm_args *g)
+{
+    return g->trans_a && g->accumulate && g->c_dtype == PF_DTYPE_F32;
+}
+
+/* The entry that serves this call, or -1. */
+static int entry_for(const struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const void *args)
+{
+    if (!is_pair(op, dtype)) {
+        return -1;
+    }
+    return op == PF_OP_GEMM && args && is_gradient(args) ? ops->served[op][dtype].gradient
+                                                         : ops->served[op][dtype].chosen;
+}
+
 static int call(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const void *args)
 {
-    const int at = is_pair(op, dtype) ? ops->served[op][dtype].chosen : -1;
+    const int at = entry_for(ops, op, dtype, args);
     size_t scratch_bytes = 0;
     bool empty = false;
 

@@ -9,10 +9,15 @@
 
 struct pf_ops_reuse pf_ops_count_reuse(const struct pf_ops *ops)
 {
-    struct pf_ops_reuse reuse = {.n_pairs = pf_ops_n_choices(ops)};
+    struct pf_ops_reuse reuse = {0};
 
-    for (int i = 0; i < reuse.n_pairs; i++) {
-        const char *variant = pf_ops_choice_at(ops, i).variant;
+    for (int i = 0; i < pf_ops_n_choices(ops); i++) {
+        const struct pf_ops_choice choice = pf_ops_choice_at(ops, i);
+        const char *const variant = choice.variant;
+        if (choice.gradient) {
+            continue; /* a pair is counted once */
+        }
+        reuse.n_pairs++;
         if (strcmp(variant, "ref") == 0) {
             reuse.n_reference++;
         } else if (strncmp(variant, "dnnl", 4) == 0) {

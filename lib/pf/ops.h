@@ -94,11 +94,20 @@ const struct pf_kernel_row *pf_ops_chosen(const struct pf_ops *ops, enum pf_op o
 int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const char *variant);
 
 /*
- * Choose, for each dtype, the kernel of gemm that is fastest on this machine: which that is differs
- * between CPUs (some multiply bf16 at half the rate of fp32, some at twice). Every row from the most
- * preferred one to pf's own best is timed, and one that is preferred less must take less than
- * 0.8 of the time to be chosen. Times that scatter, since others use the machine, choose nothing and
- * are not kept. Takes a quarter of a second at most, for the first time: results are kept in
+ * Products that are weight gradients (gemm with trans_a, added to fp32) may be served by another row
+ * than the others: what is best for one is not for the other. pf_ops_choose(PF_OP_GEMM) sets both,
+ * this one theirs alone.
+ */
+int pf_ops_choose_gradient(struct pf_ops *ops, enum pf_dtype dtype, const char *variant);
+const struct pf_kernel_row *pf_ops_chosen_gradient(const struct pf_ops *ops, enum pf_dtype dtype);
+
+/*
+ * Choose, for each dtype, the kernels of gemm that are fastest on this machine, one for weight
+ * gradients and one for the other products: which that is differs between CPUs (some multiply bf16 at
+ * half the rate of fp32, some at twice). The rows of libraries and pf's own best are timed in turn,
+ * and one that is preferred less must take less than 0.97 of the time to be chosen. Times that
+ * scatter, since others use the machine, choose nothing and are not kept. Takes
+ * PF_OPS_MEASURE_SECONDS and one product at most, for the first time: results are kept in
  * $XDG_CACHE_HOME/pf (or ~/.cache/pf), one file for each CPU model, instruction set, thread count
  * and library; a file that cannot be read, or names what cannot serve here, is measured anew, and
  * one that cannot be written is not an error.
@@ -106,16 +115,23 @@ int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const 
  * Times differ from machine to machine and run to run: one rank measures and all follow.
  * Errors: PF_ENOMEM, PF_EDEVICE; dtypes that were not measured then keep their choice.
  */
+#define PF_OPS_MEASURE_SECONDS 0.25
 int pf_ops_measure(struct pf_ops *ops);
+
+/* The same by another clock than pf_time_monotonic. */
+int pf_ops_measure_by(struct pf_ops *ops, double (*clock)(void));
 
 struct pf_ops_choice {
     enum pf_op op;
     enum pf_dtype dtype;
+    bool
+        gradient; /* of gemm's weight gradients; without such an entry they are served as the rest */
     const char *variant;
 };
 
-/* The choices in force: how many (op, dtype) pairs are served, and pair i, 0 <= i < n, in order of
- * op and dtype. What a manifest stores; feed it back through pf_ops_choose. */
+/* The choices in force: how many, and choice i, 0 <= i < n, in order of op and dtype: one for each
+ * pair that is served, and behind it one for gradients where they have another. What a manifest
+ * stores; feed it back in this order through pf_ops_choose, or pf_ops_choose_gradient. */
 int pf_ops_n_choices(const struct pf_ops *ops);
 struct pf_ops_choice pf_ops_choice_at(const struct pf_ops *ops, int i);
 

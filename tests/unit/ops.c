@@ -361,6 +361,84 @@ static void a_measurement_is_kept(void)
     (void)pf_rmtree(cache);
 }
 
+static double fake_time, fake_step;
+
+static double fake_clock(void)
+{
+    return fake_time += fake_step;
+}
+
+/* By a clock that goes on by one step at each look, every product takes a step, and as much again
+ * passes before the next. */
+static void a_measurement_keeps_within_its_time(void)
+{
+    static const double steps[] = {1e-4, 1e-3, 0.02, 0.1, 10};
+
+    (void)setenv("XDG_CACHE_HOME", "/proc/none", 1);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        struct pf_ops *ops = opened(&(struct pf_ops_options){.n_threads = 1});
+        struct seen seen = {0};
+        struct pf_ops_row row;
+        int n_usable = 0;
+        for (int r = 0; pf_ops_row(ops, PF_OP_GEMM, PF_DTYPE_F32, r, &row); r++) {
+            n_usable += row.usable && strncmp(row.kernel->variant, "dnnl", 4) == 0;
+        }
+        fake_step = steps[i];
+        fake_time = 0;
+        pf_ops_observe(ops, see, &seen);
+        const int err = pf_ops_measure_by(ops, fake_clock);
+        if (n_usable == 0) {
+            skip("a measurement keeps within its time", "nothing to choose from");
+        } else {
+            const double busy = seen.n * fake_step;
+            const bool has_begun = seen.n > 0 || fake_step > PF_OPS_MEASURE_SECONDS / 6;
+            ok(err == 0 && has_begun && busy <= PF_OPS_MEASURE_SECONDS + fake_step,
+               "%d products of %g s: at most the last ends after the limit", seen.n, fake_step);
+        }
+        pf_ops_free(ops);
+    }
+}
+
+static void gradients_may_have_another_row(void)
+{
+    struct pf_ops *ops = opened(&(struct pf_ops_options){.n_threads = 1});
+    struct pf_ops *other = opened(&(struct pf_ops_options){.n_threads = 1});
+    const int n = pf_ops_n_choices(ops);
+    float x[4] = {1, 2, 3, 4}, c[4] = {0};
+    struct pf_gemm_args g = {.m = 2, .n = 2, .k = 2, .a = x, .lda = 2, .b = x, .ldb = 2};
+    struct seen seen = {0};
+    bool there = false;
+
+    g.c = c;
+    g.ldc = 2;
+    g.c_dtype = PF_DTYPE_F32;
+    ok(pf_ops_choose_gradient(ops, PF_DTYPE_F32, "ref") == 0 && pf_ops_n_choices(ops) == n + 1,
+       "a row for weight gradients is one choice more");
+    pf_ops_observe(ops, see, &seen);
+    ok(pf_op_gemm(ops, PF_DTYPE_F32, &g) == 0 && strcmp(seen.last.kernel->variant, "ref") != 0,
+       "it does not serve the other products");
+    g.trans_a = g.accumulate = true;
+    ok(pf_op_gemm(ops, PF_DTYPE_F32, &g) == 0 && strcmp(seen.last.kernel->variant, "ref") == 0,
+       "it serves the gradients");
+    ok(pf_ops_choices_digest(ops) != pf_ops_choices_digest(other), "it enters the digest");
+    for (int i = 0; i < pf_ops_n_choices(ops); i++) {
+        const struct pf_ops_choice choice = pf_ops_choice_at(ops, i);
+        there = there || (choice.gradient && choice.op == PF_OP_GEMM);
+        if ((choice.gradient
+                 ? pf_ops_choose_gradient(other, choice.dtype, choice.variant)
+                 : pf_ops_choose(other, choice.op, choice.dtype, choice.variant)) != 0) {
+            ok(false, "a recorded choice serves: %s", pf_error_message());
+        }
+    }
+    ok(there && pf_ops_choices_digest(ops) == pf_ops_choices_digest(other), "and is restored");
+    ok(pf_ops_choose(ops, PF_OP_GEMM, PF_DTYPE_F32, "generic") == 0 && pf_ops_n_choices(ops) == n,
+       "a choice for gemm is one for its gradients too");
+    ok(pf_ops_choose_gradient(ops, PF_DTYPE_F32, "abacus") == PF_ENOTSUP,
+       "an unknown row is refused for them too");
+    pf_ops_free(ops);
+    pf_ops_free(other);
+}
+
 int main(void)
 {
     (void)unsetenv("PF_KERNELS");
@@ -375,6 +453,8 @@ int main(void)
     calls_can_be_watched();
     work_is_counted();
     pf_ops_free(NULL);
+    gradients_may_have_another_row();
+    a_measurement_keeps_within_its_time();
     a_measurement_is_kept();
     return done();
 }
