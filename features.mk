@@ -22,7 +22,7 @@ endif
 
 FEATURE_CFLAGS := $(if $(filter 1,$(HAVE_MPI)),$(MPI_CFLAGS)) $(if $(filter 1,$(HAVE_DNNL)),$(DNNL_CFLAGS))
 FEATURE_LDLIBS := -lcjson -lxxhash $(if $(filter 1,$(HAVE_MPI)),$(MPI_LDLIBS)) $(if $(filter 1,$(HAVE_DNNL)),$(DNNL_LDLIBS))
-FEATURE_SKIP := $(if $(filter 1,$(HAVE_MPI)),,lib/comm/mpi.c) $(if $(filter 1,$(HAVE_DNNL)),,lib/ops/dnnl.c)
+FEATURE_SKIP := $(if $(filter 1,$(HAVE_MPI)),,$(wildcard lib/comm/mpi*.c)) $(if $(filter 1,$(HAVE_DNNL)),,lib/ops/dnnl.c)
 
 features:
 	@$(foreach f,$(FEATURES),printf '%-6s %s\n' '$(f)' '$(if $(filter 1,$(HAVE_$(f))),yes,no: left out)';)
