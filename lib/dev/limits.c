@@ -63,66 +63,37 @@ static void stream_generic(float *a, const float *b, const float *c, size_t n)
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static float spin_avx2(void)
-{
-    const __m256 a = _mm256_set1_ps(A), b = _mm256_set1_ps(B);
-    __m256 x[N_CHAINS];
+/* One such loop: `step` makes x[j] of x[j], a and b, which are of type `operand`. */
+#define SPIN(name, isa, vec, prefix, operand, a_value, b_value, step)                              \
+    __attribute__((target(isa))) static float name(void)                                           \
+    {                                                                                              \
+        const operand a = a_value, b = b_value;                                                    \
+        vec x[N_CHAINS];                                                                           \
+                                                                                                   \
+        for (int j = 0; j < N_CHAINS; j++) {                                                       \
+            x[j] = prefix##_set1_ps((float)j);                                                     \
+        }                                                                                          \
+        for (int i = 0; i < ROUNDS; i++) {                                                         \
+            _Pragma("GCC unroll 16") for (int j = 0; j < N_CHAINS; j++)                            \
+            {                                                                                      \
+                x[j] = step(x[j], a, b);                                                           \
+            }                                                                                      \
+        }                                                                                          \
+        for (int j = 1; j < N_CHAINS; j++) {                                                       \
+            x[0] = prefix##_add_ps(x[0], x[j]);                                                    \
+        }                                                                                          \
+        return prefix##_cvtss_f32(x[0]);                                                           \
+    }
 
-    for (int j = 0; j < N_CHAINS; j++) {
-        x[j] = _mm256_set1_ps((float)j);
-    }
-    for (int i = 0; i < ROUNDS; i++) {
-#pragma GCC unroll 16
-        for (int j = 0; j < N_CHAINS; j++) {
-            x[j] = _mm256_fmadd_ps(x[j], a, b);
-        }
-    }
-    for (int j = 1; j < N_CHAINS; j++) {
-        x[0] = _mm256_add_ps(x[0], x[j]);
-    }
-    return _mm256_cvtss_f32(x[0]);
-}
+SPIN(spin_avx2, "avx2,fma", __m256, _mm256, __m256, _mm256_set1_ps(A), _mm256_set1_ps(B),
+     _mm256_fmadd_ps)
+SPIN(spin_avx512, "avx512f", __m512, _mm512, __m512, _mm512_set1_ps(A), _mm512_set1_ps(B),
+     _mm512_fmadd_ps)
 
-__attribute__((target("avx512f"))) static float spin_avx512(void)
-{
-    const __m512 a = _mm512_set1_ps(A), b = _mm512_set1_ps(B);
-    __m512 x[N_CHAINS];
-
-    for (int j = 0; j < N_CHAINS; j++) {
-        x[j] = _mm512_set1_ps((float)j);
-    }
-    for (int i = 0; i < ROUNDS; i++) {
-#pragma GCC unroll 16
-        for (int j = 0; j < N_CHAINS; j++) {
-            x[j] = _mm512_fmadd_ps(x[j], a, b);
-        }
-    }
-    for (int j = 1; j < N_CHAINS; j++) {
-        x[0] = _mm512_add_ps(x[0], x[j]);
-    }
-    return _mm512_cvtss_f32(x[0]);
-}
-
-/* x += a.a over pairs: grows by a constant, so fp32 holds it. */
-__attribute__((target("avx512f,avx512bf16"))) static float spin_bf16(void)
-{
-    const __m512bh a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(A), _mm512_set1_ps(B));
-    __m512 x[N_CHAINS];
-
-    for (int j = 0; j < N_CHAINS; j++) {
-        x[j] = _mm512_set1_ps((float)j);
-    }
-    for (int i = 0; i < ROUNDS; i++) {
-#pragma GCC unroll 16
-        for (int j = 0; j < N_CHAINS; j++) {
-            x[j] = _mm512_dpbf16_ps(x[j], a, a);
-        }
-    }
-    for (int j = 1; j < N_CHAINS; j++) {
-        x[0] = _mm512_add_ps(x[0], x[j]);
-    }
-    return _mm512_cvtss_f32(x[0]);
-}
+/* x += a.b over pairs: grows by a constant, so fp32 holds it. */
+#define PAIRS(first, second) _mm512_cvtne2ps_pbh(_mm512_set1_ps(first), _mm512_set1_ps(second))
+SPIN(spin_bf16, "avx512f,avx512bf16", __m512, _mm512, __m512bh, PAIRS(A, B), PAIRS(A, B),
+     _mm512_dpbf16_ps)
 
 __attribute__((target("avx2,fma"))) static void stream_avx2(float *a, const float *b,
                                                             const float *c, size_t n)
