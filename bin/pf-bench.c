@@ -6,13 +6,11 @@
 #include <pf/error.h>
 #include <pf/log.h>
 #include <pf/ops.h>
-#include <pf/str.h>
 #include <pf/tool.h>
 #include <pf/version.h>
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Options that not every command takes. */
 enum { TAKES_OPS = 1, TAKES_STEPS = 2, TAKES_EFFORT = 4, TAKES_BASELINE = 8 };
@@ -41,17 +39,14 @@ static const char usage[] =
 static int find_command(const char *name, const struct command **command_out)
 {
     const char *names[N_COMMANDS];
+    size_t i = 0;
 
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        names[i] = commands[i].name;
-        if (strcmp(name, names[i]) == 0) {
-            *command_out = &commands[i];
-            return 0;
-        }
+    for (size_t k = 0; k < N_COMMANDS; k++) {
+        names[k] = commands[k].name;
     }
-    const char *const nearest = pf_nearest(name, names, N_COMMANDS);
-    return pf_fail(PF_EUSAGE, "unknown command '%s'%s%s%s" SEE_HELP, name,
-                   nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+    PF_TRY(pf_tool_find_command(name, names, N_COMMANDS, &i));
+    *command_out = &commands[i];
+    return 0;
 }
 
 /* An option that a command would not look at is a mistake. */

@@ -5,13 +5,11 @@
 #include <pf/comm.h>
 #include <pf/error.h>
 #include <pf/ops.h>
-#include <pf/str.h>
 #include <pf/tool.h>
 #include <pf/version.h>
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { TAKES_TOLERANCE = 1, TAKES_WEIGHTS_ONLY = 2, TAKES_HTML = 4 };
 
@@ -57,20 +55,14 @@ static const char usage[] =
 static int find_command(const char *name, const struct command **command_out)
 {
     const char *names[N_COMMANDS];
+    size_t i = 0;
 
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        names[i] = commands[i].name;
-        if (strcmp(name, names[i]) == 0) {
-            *command_out = &commands[i];
-            return 0;
-        }
+    for (size_t k = 0; k < N_COMMANDS; k++) {
+        names[k] = commands[k].name;
     }
-    const char *nearest = pf_nearest(name, names, N_COMMANDS);
-    if (nearest) {
-        return pf_fail(PF_EUSAGE, "unknown command '%s'; did you mean '%s'?" SEE_HELP, name,
-                       nearest);
-    }
-    return pf_fail(PF_EUSAGE, "unknown command '%s'" SEE_HELP, name);
+    PF_TRY(pf_tool_find_command(name, names, N_COMMANDS, &i));
+    *command_out = &commands[i];
+    return 0;
 }
 
 /* An option that a command would not look at is a mistake. */

@@ -4,11 +4,13 @@
 #include <pf/error.h>
 #include <pf/exit.h>
 #include <pf/log.h>
+#include <pf/str.h>
 #include <pf/version.h>
 
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 void pf_tool_start(const char *program)
@@ -35,6 +37,20 @@ int pf_tool_options(const struct pf_opt *table, size_t n, const char *usage_line
     }
     *done_out = shared->help || shared->version;
     return 0;
+}
+
+int pf_tool_find_command(const char *name, const char *const *names, size_t n, size_t *i_out)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *i_out = i;
+            return 0;
+        }
+    }
+    const char *const nearest = pf_nearest(name, names, n);
+    return pf_fail(PF_EUSAGE, "unknown command '%s'%s%s%s; see '%s --help'", name,
+                   nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "",
+                   pf_log_program());
 }
 
 /* Output that was lost (a full disk) must not look like success. */

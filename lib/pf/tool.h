@@ -13,6 +13,9 @@
 
 #include <pf/opts.h>
 
+#include <stdbool.h>
+#include <stddef.h>
+
 /* Name the program, make a broken pipe an error instead of a signal. */
 void pf_tool_start(const char *program);
 
@@ -23,6 +26,12 @@ void pf_tool_start(const char *program);
  */
 int pf_tool_options(const struct pf_opt *table, size_t n, const char *usage_lines,
                     const struct pf_opts_shared *shared, int *argc, char **argv, bool *done_out);
+
+/*
+ * Which of a program's n commands is this? PF_EUSAGE for none of them, with a record that names the
+ * nearest and "PROGRAM --help".
+ */
+int pf_tool_find_command(const char *name, const char *const *names, size_t n, size_t *i_out);
 
 /*
  * The end of main: closes stdout, checking that all output arrived, prints this thread's record once
