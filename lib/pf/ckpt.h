@@ -32,25 +32,11 @@
 #include <pf/box.h>
 #include <pf/comm.h>
 #include <pf/dtype.h>
+#include <pf/role.h>
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum pf_role {
-    PF_ROLE_WEIGHT,
-    PF_ROLE_MASTER,
-    PF_ROLE_MOMENT1,
-    PF_ROLE_MOMENT2,
-    PF_ROLE_EMA,
-    PF_ROLE_BUFFER,
-    PF_ROLE_SCALAR,
-    PF_ROLE_COUNT
-};
-
-/* "weight", "master", "moment1", ... as written in manifests. */
-const char *pf_role_name(enum pf_role role);
-int pf_role_parse(const char *name, enum pf_role *role_out);
 
 struct pf_ckpt_piece {
     struct pf_box box;

@@ -69,26 +69,42 @@ enum pf_init_kind { PF_INIT_NORMAL, PF_INIT_ZEROS, PF_INIT_ONES };
 /*
  * How one dimension of n elements is cut over the d ranks of an axis of the mesh; rank coordinate t
  * of the axis gets
- *   NONE      everything, like every other rank
- *   BLOCK     units [t*m/d, (t+1)*m/d) of the m = n / unit (equal blocks where d divides m)
- *   KV_HEADS  the same, whole heads of `unit` elements; with more ranks than heads, the one head
- *             t*m/d: neighbours hold copies of it
- *   QKV       three blocks, q of n_q_heads heads, then k and v of equal size: of q as BLOCK, of k
- * and
- *             v as KV_HEADS
- *   VOCAB     [t*c, (t+1)*c) with c = ceil(n / d), clipped to n: what is beyond is padding, which
- *             only memory knows
+ *   NONE        everything, like every other rank
+ *   BLOCK       units [t*m/d, (t+1)*m/d) of the m = n / unit (equal blocks where d divides m)
+ *   KV_HEADS    the same, whole heads of `unit` elements; with more ranks than heads, the one head
+ *               t*m/d: neighbours hold copies of it
+ *   QKV         three blocks, q of n_q_heads heads, then k and v of equal size: of q as BLOCK, of k
+ *               and v as KV_HEADS (gpt2's c_attn)
+ *   QKV_GROUPS  one group for each key head: its query heads, its key head, its value head; blocks
+ *               of groups. With more ranks than groups, the ranks of a group share its query heads
+ *               as BLOCK and each has a copy of key and value (Megatron's linear_qkv)
+ *   GATE_UP     two halves of equal size, gate and up: of each as BLOCK, so that a rank's gate
+ *               columns meet its up columns
+ *   VOCAB       [t*c, (t+1)*c) with c = ceil(n / d), clipped to n: what is beyond is padding, which
+ *               only memory knows
+ *   EXPERTS     as BLOCK over the ep coordinate (pf/mesh.h), whatever `axis` says: all experts of a
+ *               layer in one tensor
  * Attention needs a rank's query heads to find their key heads there: that holds exactly when d
  * divides the query heads and either d divides the key heads or they divide d, a constraint for
- * whoever accepts layouts. The arithmetic here works, and covers every element, for any d.
+ * whoever accepts layouts (pf/parallel.h). The arithmetic here works, and covers every element, for
+ * any d.
  */
-enum pf_cut_view { PF_CUT_NONE, PF_CUT_BLOCK, PF_CUT_KV_HEADS, PF_CUT_QKV, PF_CUT_VOCAB };
+enum pf_cut_view {
+    PF_CUT_NONE,
+    PF_CUT_BLOCK,
+    PF_CUT_KV_HEADS,
+    PF_CUT_QKV,
+    PF_CUT_QKV_GROUPS,
+    PF_CUT_GATE_UP,
+    PF_CUT_VOCAB,
+    PF_CUT_EXPERTS
+};
 
 struct pf_cut {
     enum pf_cut_view view;
     enum pf_axis axis;
     int64_t unit;      /* elements that stay together: the width of a head, or 1 */
-    int64_t n_q_heads; /* QKV only */
+    int64_t n_q_heads; /* QKV, QKV_GROUPS */
 };
 
 #define PF_TENSOR_NAME_MAX 128
@@ -115,6 +131,7 @@ struct pf_table {
     int64_t n_rows;
     struct pf_tensor_row *rows;
     struct pf_mesh mesh;
+    struct pf_model_spec spec; /* of the model that it is the table of */
 };
 
 /*
@@ -153,7 +170,9 @@ int64_t pf_tensor_row_count(const struct pf_tensor_row *row);
  * overlap. boxes_out has room for PF_TABLE_MAX_BOXES. Returns how many (0: the rank holds nothing
  * of it). A tied row has the boxes of its owner.
  *
- * The distinct boxes of all ranks tile the tensor; the same box at several ranks is a copy.
+ * The distinct boxes of all ranks tile the tensor; the same box at several ranks is a copy. This
+ * looks at the cuts alone: which rows a rank's pipeline stage has, which slice of a sharded state,
+ * whose expert a row is, answers pf/placement.h.
  */
 #define PF_TABLE_MAX_BOXES 4
 int pf_table_local_boxes(const struct pf_table *table, const struct pf_tensor_row *row, int rank,
