@@ -165,6 +165,12 @@ int ckpt_each_slice(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *ten
 /* Files -------------------------------------------------------------------------------------------
  */
 
+/* The manifest up to the files: can be made, and refused, before a byte is written. Appends. */
+int ckpt_manifest_head(struct pf_str *text, const struct pf_ckpt_save *save, const char *previous);
+
+/* Append files and tensors of ckpt to the head, write it all into dir, and sync both. */
+int ckpt_manifest_write(struct pf_str *head, const struct pf_ckpt *ckpt, const char *dir);
+
 /* Remove a directory with all in it, or a link to one and nothing behind it; a missing one is fine. */
 int ckpt_remove(const char *path);
 

@@ -1,301 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The copy engine: boxes wanted against pieces stored.
- *
- * A range of a box's elements is first cut into atoms: boxes whose elements are consecutive in the
- * range. After that there are only boxes: each wanted atom is intersected with each stored atom,
- * the intersections are proved to tile the wanted atom, and then copied run by run through a
- * buffer.
- */
-#include "ckpt_internal.h"
+/* The copy: transfers, their order, the reads that serve them. */
+#include "engine_internal.h"
 
 #include <pf/file.h>
 #include <pf/mem.h>
 
 #include <fcntl.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define BUFFER_BYTES ((size_t)1 << 20)
-/* Read what lies between two runs along with them where the runs are at least this part of it. */
-#define WORTH_READING_THROUGH 8
+/* What lies between two runs is read along with them where it is no longer than this (a page costs
+ * the disk as much as a part of it) or the runs are at least this part of all. */
+#define SMALL_GAP_BYTES 4096
+#define WORTH_READING_THROUGH 4
 
-/* Atoms -------------------------------------------------------------------------------------------
+/* Transfers ---------------------------------------------------------------------------------------
  */
 
-struct cutter {
+/* A dense box of elements somewhere. */
+struct side {
     const struct pf_box *box;
-    int64_t inner[PF_BOX_MAX_DIMS]; /* elements of one index of dimension d */
-    struct ckpt_atom *atoms;
-    int n;
-    int64_t at;
-};
-
-/* Emit the box of indices [first, last) of dimension d, full in the dimensions after it, the ones
- * before as in prefix. */
-static void emit(struct cutter *c, const struct pf_box *prefix, int d, int64_t first, int64_t last)
-{
-    struct ckpt_atom *atom = &c->atoms[c->n];
-
-    if (first >= last) {
-        return;
-    }
-    *atom = (struct ckpt_atom){.box = *prefix, .at = c->at};
-    atom->box.lo[d] = c->box->lo[d] + first;
-    atom->box.hi[d] = c->box->lo[d] + last;
-    c->at += (last - first) * c->inner[d];
-    c->n++;
-}
-
-/* Cut [lo, hi) of the elements below prefix, whose dimensions from d on are still whole. */
-static void cut(struct cutter *c, const struct pf_box *prefix, int d, int64_t lo, int64_t hi)
-{
-    if (lo >= hi) {
-        return;
-    }
-    const int64_t inner = c->inner[d], head = lo / inner, tail = hi / inner;
-    struct pf_box below = *prefix;
-
-    if (lo % inner == 0 && hi % inner == 0) {
-        emit(c, prefix, d, head, tail);
-        return;
-    }
-    if (lo % inner != 0) {
-        below.lo[d] = c->box->lo[d] + head;
-        below.hi[d] = below.lo[d] + 1;
-        cut(c, &below, d + 1, lo % inner, tail == head ? hi % inner : inner);
-        if (tail == head) {
-            return;
-        }
-    }
-    emit(c, prefix, d, head + (lo % inner != 0), tail);
-    below.lo[d] = c->box->lo[d] + tail;
-    below.hi[d] = below.lo[d] + 1;
-    cut(c, &below, d + 1, 0, hi % inner);
-}
-
-int ckpt_atoms(const struct pf_box *box, int64_t lo, int64_t hi,
-               struct ckpt_atom atoms_out[CKPT_MAX_ATOMS])
-{
-    struct cutter c = {.box = box, .atoms = atoms_out};
-
-    if (lo >= hi) {
-        return 0;
-    }
-    if (lo == 0 && hi == pf_box_count(box)) {
-        atoms_out[0] = (struct ckpt_atom){.box = *box};
-        return 1;
-    }
-    int64_t inner = 1;
-    for (int d = box->n_dims - 1; d >= 0; d--) {
-        c.inner[d] = inner;
-        inner *= box->hi[d] - box->lo[d];
-    }
-    cut(&c, box, 0, lo, hi);
-    return c.n;
-}
-
-/* Proof -------------------------------------------------------------------------------------------
- */
-
-static void format_at(const struct pf_box *whole, const int64_t *at, char text[160])
-{
-    size_t n = 0;
-
-    text[n++] = '[';
-    for (int d = 0; d < whole->n_dims; d++) {
-        const int wrote = snprintf(text + n, 150 - n, "%s%lld", d ? "," : "", (long long)at[d]);
-        n += wrote > 0 && (size_t)wrote < 150 - n ? (size_t)wrote : 0;
-    }
-    text[n++] = ']';
-    text[n] = '\0';
-}
-
-static int report_cover(struct ckpt_report *report, const struct pf_ckpt_tensor *tensor, int code,
-                        const char *where, const struct pf_box *whole, const struct pf_cover *cover)
-{
-    char at[160];
-
-    format_at(whole, cover->at, at);
-    switch (cover->kind) {
-    case PF_COVER_EXACT:
-        return 0;
-    case PF_COVER_HOLE:
-        return ckpt_fault(report, code, "hole", "element %s of '%s' (%s) is missing in '%s'", at,
-                          tensor->name, pf_role_name(tensor->role), where);
-    case PF_COVER_OVERLAP:
-        return ckpt_fault(report, code, "overlap", "element %s of '%s' (%s) is twice in '%s'", at,
-                          tensor->name, pf_role_name(tensor->role), where);
-    case PF_COVER_OUTSIDE:
-        return ckpt_fault(report, code, "outside", "a piece of '%s' (%s) lies outside it in '%s'",
-                          tensor->name, pf_role_name(tensor->role), where);
-    }
-    return pf_fail(PF_EBUG, "unknown kind of cover");
-}
-
-/* The stored boxes that meet `whole`, cut to it unless `uncut`; *boxes_out is freed with pf_free.
- */
-static int stored_boxes(const struct pf_ckpt_tensor *tensor, const struct pf_box *whole, bool uncut,
-                        struct pf_box **boxes_out, size_t *n_out)
-{
-    size_t n = 0, room = 0;
-
-    for (int64_t i = 0; i < tensor->n_pieces; i++) {
-        const struct pf_ckpt_piece *p = &tensor->pieces[i];
-        const bool all = p->range_lo == 0 && p->range_hi == pf_box_count(&p->box);
-        room += all ? 1 : CKPT_MAX_ATOMS;
-    }
-    struct pf_box *boxes = pf_calloc_array(room, sizeof *boxes);
-    if (!boxes) {
-        return PF_ENOMEM;
-    }
-    for (int64_t i = 0; i < tensor->n_pieces; i++) {
-        const struct pf_ckpt_piece *p = &tensor->pieces[i];
-        struct ckpt_atom atoms[CKPT_MAX_ATOMS];
-        const int n_atoms = ckpt_atoms(&p->box, p->range_lo, p->range_hi, atoms);
-        for (int a = 0; a < n_atoms; a++) {
-            if (uncut) {
-                boxes[n++] = atoms[a].box;
-            } else {
-                n += pf_box_intersect(whole, &atoms[a].box, &boxes[n]);
-            }
-        }
-    }
-    *boxes_out = boxes;
-    *n_out = n;
-    return 0;
-}
-
-static int check_cover(struct ckpt_report *report, const struct pf_ckpt_tensor *tensor, int code,
-                       const char *where, const struct pf_box *whole, bool uncut)
-{
-    struct pf_cover cover;
-    struct pf_box *boxes = NULL;
-    size_t n = 0;
-    int err;
-
-    PF_TRY(stored_boxes(tensor, whole, uncut, &boxes, &n));
-    err = pf_cover_check(whole, boxes, n, &cover);
-    pf_free(boxes);
-    if (err == PF_ENOMEM) {
-        return pf_fail(PF_ENOMEM, "out of memory while checking the pieces of '%s'", tensor->name);
-    }
-    if (err != 0) {
-        return ckpt_fault(report, PF_EFORMAT, "outside",
-                          "a piece of '%s' (%s) in '%s' has another number of dimensions",
-                          tensor->name, pf_role_name(tensor->role), where);
-    }
-    return report_cover(report, tensor, code, where, whole, &cover);
-}
-
-int ckpt_check_tiling(struct ckpt_report *report, const struct pf_ckpt_tensor *tensor, int code,
-                      const char *where)
-{
-    const struct pf_box whole = pf_ckpt_whole(tensor);
-
-    return check_cover(report, tensor, code, where, &whole, true);
-}
-
-static int check_want(const struct pf_ckpt_tensor *tensor, const struct ckpt_want *want)
-{
-    bool inside = want->box.n_dims == tensor->n_dims;
-
-    for (int d = 0; inside && d < tensor->n_dims; d++) {
-        inside = want->box.lo[d] >= 0 && want->box.lo[d] <= want->box.hi[d] &&
-                 want->box.hi[d] <= tensor->shape[d];
-    }
-    if (!inside || want->range_lo < 0 || want->range_lo > want->range_hi ||
-        want->range_hi > pf_box_count(&want->box)) {
-        return pf_fail(PF_EINVAL, "what is wanted of '%s' lies outside it", tensor->name);
-    }
-    if (pf_dtype_bytes(tensor->dtype) == 0) {
-        return pf_fail(PF_ENOTSUP, "'%s' has elements of %d bits, which this build does not read",
-                       tensor->name, pf_dtype_bits(tensor->dtype));
-    }
-    if (want->dtype != tensor->dtype &&
-        !(pf_dtype_is_float(want->dtype) && pf_dtype_is_float(tensor->dtype))) {
-        return pf_fail(PF_ENOTSUP, "'%s' is %s and is not converted to %s", tensor->name,
-                       pf_dtype_name(tensor->dtype), pf_dtype_name(want->dtype));
-    }
-    return 0;
-}
-
-int ckpt_prove(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *tensor,
-               const struct ckpt_want *want)
-{
-    struct ckpt_atom atoms[CKPT_MAX_ATOMS];
-
-    PF_TRY(check_want(tensor, want));
-    const int n = ckpt_atoms(&want->box, want->range_lo, want->range_hi, atoms);
-    for (int i = 0; i < n; i++) {
-        PF_TRY(check_cover(NULL, tensor, PF_EFORMAT, ckpt->dir, &atoms[i].box, false));
-    }
-    return 0;
-}
-
-/* Copy --------------------------------------------------------------------------------------------
- */
-
-/* One file open at a time, and a window of it in memory. */
-struct source {
-    const struct pf_ckpt *ckpt;
-    int file, fd;
-    char *path;
-    uint8_t *buffer;
-    uint64_t window_lo, window_hi;
-};
-
-static void source_close(struct source *s)
-{
-    if (s->fd >= 0) {
-        pf_close(s->fd, s->path);
-    }
-    pf_free(s->path);
-    s->fd = -1;
-    s->path = NULL;
-    s->file = -1;
-    s->window_lo = s->window_hi = 0;
-}
-
-static int source_open(struct source *s, int file)
-{
-    if (s->file == file) {
-        return 0;
-    }
-    source_close(s);
-    s->path = ckpt_file_path(s->ckpt, file);
-    if (!s->path) {
-        return PF_ENOMEM;
-    }
-    PF_TRY(pf_open(s->path, O_RDONLY, &s->fd));
-    s->file = file;
-    return 0;
-}
-
-/* n <= BUFFER_BYTES bytes at offset, by way of the window; on a miss reads up to ahead bytes. */
-static int source_view(struct source *s, uint64_t offset, size_t n, size_t ahead,
-                       const uint8_t **view_out)
-{
-    if (offset < s->window_lo || offset + n > s->window_hi) {
-        const size_t take = ahead > BUFFER_BYTES ? BUFFER_BYTES : ahead < n ? n : ahead;
-        s->window_lo = s->window_hi = 0;
-        PF_TRY(pf_pread_full(s->fd, s->buffer, take, offset, s->path));
-        s->window_lo = offset;
-        s->window_hi = offset + take;
-    }
-    *view_out = s->buffer + (offset - s->window_lo);
-    return 0;
-}
-
-/* A copy between two dense boxes of what they have in common. */
-struct transfer {
-    struct pf_box common;
-    enum pf_dtype from, to;
-    uint64_t offset; /* in the file, of the stored box's first element */
-    uint8_t *dst;    /* of the wanted box's first element */
-    int64_t from_stride[PF_BOX_MAX_DIMS], to_stride[PF_BOX_MAX_DIMS]; /* elements */
-    int outer;   /* dimensions before it are stepped, the rest is one run on both sides */
-    int64_t run; /* its elements */
+    size_t bytes; /* of an element */
 };
 
 static void strides(const struct pf_box *box, int64_t stride_out[PF_BOX_MAX_DIMS])
@@ -308,124 +34,398 @@ static void strides(const struct pf_box *box, int64_t stride_out[PF_BOX_MAX_DIMS
     }
 }
 
-static void find_run(struct transfer *t, const struct pf_box *stored, const struct pf_box *wanted)
-{
-    t->outer = t->common.n_dims;
-    t->run = 1;
-    for (int d = t->common.n_dims - 1; d >= 0; d--) {
-        const int64_t extent = t->common.hi[d] - t->common.lo[d];
-        t->run *= extent;
-        t->outer = d;
-        if (extent != stored->hi[d] - stored->lo[d] || extent != wanted->hi[d] - wanted->lo[d]) {
-            break;
-        }
-    }
-}
-
-/* Copy one run; `ahead` are the bytes worth reading from its start. */
-static int copy_run(struct source *s, const struct transfer *t, uint64_t offset, uint8_t *dst,
-                    size_t ahead)
-{
-    const size_t from = pf_dtype_bytes(t->from), to = pf_dtype_bytes(t->to);
-    const int64_t chunk = (int64_t)(BUFFER_BYTES / from);
-
-    if (t->from == t->to && (size_t)t->run * from >= BUFFER_BYTES) {
-        return pf_pread_full(s->fd, dst, (size_t)t->run * from, offset, s->path);
-    }
-    for (int64_t done = 0; done < t->run; done += chunk) {
-        const size_t n = (size_t)(t->run - done < chunk ? t->run - done : chunk);
-        const size_t past = (size_t)done * from;
-        const uint8_t *view;
-        PF_TRY(source_view(s, offset + past, n * from, ahead > past ? ahead - past : 0, &view));
-        PF_TRY(pf_dtype_convert(t->from, view, t->to, dst + (size_t)done * to, n));
-    }
-    return 0;
-}
-
-/* The next index of the stepped dimensions, row-major; false after the last. */
-static bool step(const struct transfer *t, int64_t at[PF_BOX_MAX_DIMS])
-{
-    for (int d = t->outer - 1; d >= 0; d--) {
-        if (++at[d] < t->common.hi[d]) {
-            return true;
-        }
-        at[d] = t->common.lo[d];
-    }
-    return false;
-}
-
-static int64_t position(const int64_t *at, const int64_t *lo, const int64_t *stride, int n_dims)
+static int64_t position(const struct pf_box *box, const int64_t *stride, const int64_t *at)
 {
     int64_t sum = 0;
 
-    for (int d = 0; d < n_dims; d++) {
-        sum += (at[d] - lo[d]) * stride[d];
+    for (int d = 0; d < box->n_dims; d++) {
+        sum += (at[d] - box->lo[d]) * stride[d];
     }
     return sum;
 }
 
-static int copy_common(struct source *s, struct transfer *t, const struct pf_box *stored,
-                       const struct pf_box *wanted)
+/* One more dimension around what t does already: part of the run where that is so on both sides,
+ * part of the outermost loop where it goes on at that loop's pace, else a loop. */
+static void add_dimension(struct ckpt_transfer *t, int64_t n, int64_t from_step, int64_t to_step)
+{
+    const int64_t from = (int64_t)pf_dtype_bytes(t->from), to = (int64_t)pf_dtype_bytes(t->to);
+    struct ckpt_loop *outer = t->n_loops > 0 ? &t->loops[t->n_loops - 1] : NULL;
+
+    if (n == 1) {
+        return;
+    }
+    if (!outer && from_step == t->run * from && to_step == t->run * to) {
+        t->run *= n;
+    } else if (outer && from_step == outer->n * outer->from_step &&
+               to_step == outer->n * outer->to_step) {
+        outer->n *= n;
+    } else {
+        t->loops[t->n_loops++] = (struct ckpt_loop){n, from_step, to_step};
+    }
+}
+
+/* Where it ends, and whether its gaps are worth reading over. */
+static void measure(struct ckpt_transfer *t)
+{
+    int64_t span = t->run * (int64_t)pf_dtype_bytes(t->from);
+
+    t->through = true;
+    for (int l = 0; l < t->n_loops; l++) {
+        const int64_t step = t->loops[l].from_step;
+        t->through =
+            t->through && (step - span <= SMALL_GAP_BYTES || span >= step / WORTH_READING_THROUGH);
+        span += (t->loops[l].n - 1) * step;
+    }
+    t->end = t->offset + (uint64_t)span;
+    t->upto = t->end;
+}
+
+/* What two dense boxes have in common; false if nothing. t has dtypes, and in offset and dst where the
+ * boxes begin. */
+static bool find_transfer(struct ckpt_transfer *t, const struct pf_box *stored,
+                          const struct pf_box *wanted)
+{
+    const int64_t from = (int64_t)pf_dtype_bytes(t->from), to = (int64_t)pf_dtype_bytes(t->to);
+    int64_t from_stride[PF_BOX_MAX_DIMS], to_stride[PF_BOX_MAX_DIMS];
+    struct pf_box common;
+
+    if (!pf_box_intersect(stored, wanted, &common)) {
+        return false;
+    }
+    strides(stored, from_stride);
+    strides(wanted, to_stride);
+    t->offset += (uint64_t)(position(stored, from_stride, common.lo) * from);
+    t->dst += position(wanted, to_stride, common.lo) * to;
+    t->run = 1;
+    for (int d = common.n_dims - 1; d >= 0; d--) {
+        add_dimension(t, common.hi[d] - common.lo[d], from_stride[d] * from, to_stride[d] * to);
+    }
+    measure(t);
+    return true;
+}
+
+/* To the next run; false after the last. */
+static bool step(const struct ckpt_transfer *t, int64_t at[PF_BOX_MAX_DIMS], uint64_t *offset,
+                 uint8_t **dst)
+{
+    for (int l = 0; l < t->n_loops; l++) {
+        const struct ckpt_loop *loop = &t->loops[l];
+        *offset += (uint64_t)loop->from_step;
+        *dst += loop->to_step;
+        if (++at[l] < loop->n) {
+            return true;
+        }
+        at[l] = 0;
+        *offset -= (uint64_t)(loop->n * loop->from_step);
+        *dst -= loop->n * loop->to_step;
+    }
+    return false;
+}
+
+/* From memory, where offset is counted from bytes. */
+static int run_in_memory(const struct ckpt_transfer *t, const uint8_t *bytes)
+{
+    int64_t at[PF_BOX_MAX_DIMS] = {0};
+    uint64_t offset = t->offset;
+    uint8_t *dst = t->dst;
+
+    do {
+        PF_TRY(pf_dtype_convert(t->from, bytes + offset, t->to, dst, (size_t)t->run));
+    } while (step(t, at, &offset, &dst));
+    return 0;
+}
+
+/* Pieces against wants ----------------------------------------------------------------------------
+ */
+
+/* Called with each transfer between a piece and a want. */
+typedef int transfer_fn(void *context, const struct ckpt_transfer *t);
+
+static bool same_box(const struct pf_box *a, const struct pf_box *b)
+{
+    const size_t bytes = (size_t)a->n_dims * sizeof a->lo[0];
+
+    return a->n_dims == b->n_dims && memcmp(a->lo, b->lo, bytes) == 0 &&
+           memcmp(a->hi, b->hi, bytes) == 0;
+}
+
+/* Ranges of one box are plain intervals. */
+static int pair_ranges(const struct ckpt_transfer *start, const struct ckpt_want *piece,
+                       const struct ckpt_want *want, transfer_fn *act, void *context)
+{
+    const int64_t lo = piece->range_lo > want->range_lo ? piece->range_lo : want->range_lo;
+    const int64_t hi = piece->range_hi < want->range_hi ? piece->range_hi : want->range_hi;
+    struct ckpt_transfer t = *start;
+
+    if (lo >= hi) {
+        return 0;
+    }
+    t.offset += (uint64_t)(lo - piece->range_lo) * pf_dtype_bytes(t.from);
+    t.dst += (size_t)(lo - want->range_lo) * pf_dtype_bytes(t.to);
+    t.run = hi - lo;
+    measure(&t);
+    return act(context, &t);
+}
+
+/* All that a stored piece and a want have in common. start: the file, and where the elements of both
+ * begin. */
+static int pair(const struct ckpt_transfer *start, const struct ckpt_want *piece,
+                const struct ckpt_want *want, transfer_fn *act, void *context)
+{
+    struct ckpt_atom stored[CKPT_MAX_ATOMS], wanted[CKPT_MAX_ATOMS];
+    struct pf_box common;
+
+    if (same_box(&piece->box, &want->box)) {
+        return pair_ranges(start, piece, want, act, context);
+    }
+    if (!pf_box_intersect(&piece->box, &want->box, &common)) {
+        return 0;
+    }
+    const int n_stored = ckpt_atoms(&piece->box, piece->range_lo, piece->range_hi, stored);
+    const int n_wanted = ckpt_atoms(&want->box, want->range_lo, want->range_hi, wanted);
+    for (int s = 0; s < n_stored; s++) {
+        for (int w = 0; w < n_wanted; w++) {
+            struct ckpt_transfer t = *start;
+            t.offset += (uint64_t)stored[s].at * pf_dtype_bytes(t.from);
+            t.dst += (size_t)wanted[w].at * pf_dtype_bytes(t.to);
+            if (find_transfer(&t, &stored[s].box, &wanted[w].box)) {
+                PF_TRY(act(context, &t));
+            }
+        }
+    }
+    return 0;
+}
+
+static int scatter_one(void *context, const struct ckpt_transfer *t)
+{
+    return run_in_memory(t, context);
+}
+
+int ckpt_scatter(const struct pf_ckpt_tensor *tensor, const struct ckpt_want *piece,
+                 const void *bytes, const struct ckpt_want *want)
+{
+    const struct ckpt_transfer start = {
+        .file = -1, .from = tensor->dtype, .to = want->dtype, .dst = want->dst};
+
+    return pair(&start, piece, want, scatter_one, (void *)(uintptr_t)bytes);
+}
+
+/* Files -------------------------------------------------------------------------------------------
+ */
+
+int ckpt_io_init(struct ckpt_io *io, const struct pf_ckpt *ckpt, size_t buffer_bytes, int max_open)
+{
+    *io = (struct ckpt_io){.ckpt = ckpt, .buffer_bytes = buffer_bytes};
+    io->max_open = max_open < CKPT_IO_MAX_OPEN ? max_open : CKPT_IO_MAX_OPEN;
+    for (int i = 0; i < CKPT_IO_MAX_OPEN; i++) {
+        io->open[i].file = io->open[i].fd = -1;
+    }
+    io->buffer = pf_alloc(buffer_bytes);
+    return io->buffer ? 0 : PF_ENOMEM;
+}
+
+static void close_file(struct ckpt_open_file *f)
+{
+    if (f->fd >= 0) {
+        pf_close(f->fd, NULL);
+    }
+    pf_free(f->path);
+    *f = (struct ckpt_open_file){.file = -1, .fd = -1};
+}
+
+void ckpt_io_release(struct ckpt_io *io)
+{
+    for (int i = 0; i < io->max_open; i++) {
+        close_file(&io->open[i]);
+    }
+    pf_free(io->buffer);
+    pf_free(io->transfers);
+}
+
+static int open_file(struct ckpt_io *io, int file)
+{
+    struct ckpt_open_file *f = &io->open[0];
+
+    if (io->now && io->now->file == file) {
+        return 0;
+    }
+    for (int i = 1; i < io->max_open && f->file != file; i++) {
+        if (io->open[i].file == file || io->open[i].used < f->used) {
+            f = &io->open[i];
+        }
+    }
+    io->window_lo = io->window_hi = 0;
+    io->now = NULL;
+    if (f->file != file) {
+        close_file(f);
+        f->path = ckpt_file_path(io->ckpt, file);
+        if (!f->path) {
+            return PF_ENOMEM;
+        }
+        if (!io->dry) {
+            PF_TRY(pf_open(f->path, O_RDONLY, &f->fd));
+        }
+        f->file = file;
+    }
+    f->used = ++io->clock;
+    io->now = f;
+    return 0;
+}
+
+static int read_bytes(struct ckpt_io *io, void *dst, size_t n, uint64_t offset)
+{
+    io->bytes_read += n;
+    io->n_reads++;
+    return io->dry ? 0 : pf_pread_full(io->now->fd, dst, n, offset, io->now->path);
+}
+
+/* n <= buffer_bytes bytes at offset, by way of the window; on a miss it is filled, but not beyond
+ * upto. */
+static int view(struct ckpt_io *io, uint64_t offset, size_t n, uint64_t upto,
+                const uint8_t **view_out)
+{
+    if (offset < io->window_lo || offset + n > io->window_hi) {
+        const uint64_t ahead = upto - offset;
+        const size_t take = ahead > io->buffer_bytes ? io->buffer_bytes
+                            : ahead < n              ? n
+                                                     : (size_t)ahead;
+        io->window_lo = io->window_hi = 0;
+        PF_TRY(read_bytes(io, io->buffer, take, offset));
+        io->window_lo = offset;
+        io->window_hi = offset + take;
+    }
+    *view_out = io->buffer + (offset - io->window_lo);
+    return 0;
+}
+
+/* The batch ---------------------------------------------------------------------------------------
+ */
+
+static int add_transfer(void *context, const struct ckpt_transfer *t)
+{
+    struct ckpt_io *io = context;
+
+    if (io->n == io->room) {
+        const size_t room = io->room > 0 ? 2 * io->room : 16;
+        struct ckpt_transfer *grown = pf_realloc_array(io->transfers, room, sizeof *grown);
+        if (!grown) {
+            return PF_ENOMEM;
+        }
+        io->transfers = grown;
+        io->room = room;
+    }
+    io->transfers[io->n++] = *t;
+    return 0;
+}
+
+int ckpt_io_want(struct ckpt_io *io, const struct pf_ckpt_tensor *tensor,
+                 const struct ckpt_want *want)
+{
+    for (int64_t i = 0; i < tensor->n_pieces; i++) {
+        const struct pf_ckpt_piece *p = &tensor->pieces[i];
+        const struct ckpt_want piece = {
+            .box = p->box, .range_lo = p->range_lo, .range_hi = p->range_hi};
+        const struct ckpt_transfer start = {.file = p->file,
+                                            .from = tensor->dtype,
+                                            .to = want->dtype,
+                                            .offset = p->offset,
+                                            .dst = want->dst};
+        PF_TRY(pair(&start, &piece, want, add_transfer, io));
+    }
+    return 0;
+}
+
+static int compare_transfers(const void *a, const void *b)
+{
+    const struct ckpt_transfer *x = a, *y = b;
+
+    if (x->file != y->file) {
+        return x->file < y->file ? -1 : 1;
+    }
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* How far a read that begins in one transfer may go on into those after it. */
+static void join_neighbours(struct ckpt_io *io)
+{
+    for (size_t i = io->n - 1; i-- > 0;) {
+        struct ckpt_transfer *t = &io->transfers[i];
+        const struct ckpt_transfer *next = t + 1;
+        if (t->through && next->through && next->file == t->file &&
+            next->offset <= t->end + SMALL_GAP_BYTES && next->upto > t->upto) {
+            t->upto = next->upto;
+        }
+    }
+}
+
+/* One run. What is longer than half the buffer goes past it. */
+static int copy_run(struct ckpt_io *io, const struct ckpt_transfer *t, uint64_t offset,
+                    uint8_t *dst)
 {
     const size_t from = pf_dtype_bytes(t->from), to = pf_dtype_bytes(t->to);
-    const int n_dims = t->common.n_dims;
-    int64_t at[PF_BOX_MAX_DIMS] = {0}, last[PF_BOX_MAX_DIMS] = {0};
+    const uint64_t upto = t->through ? t->upto : offset + (uint64_t)t->run * from;
+    const int64_t chunk = (int64_t)(io->buffer_bytes / from);
 
-    find_run(t, stored, wanted);
-    strides(stored, t->from_stride);
-    strides(wanted, t->to_stride);
-    for (int d = 0; d < n_dims; d++) {
-        at[d] = t->common.lo[d];
-        last[d] = t->common.hi[d] - 1;
+    if (t->from == t->to && (size_t)t->run * from > io->buffer_bytes / 2 &&
+        (offset < io->window_lo || offset >= io->window_hi)) {
+        return read_bytes(io, dst, (size_t)t->run * from, offset);
     }
-    const int64_t end = position(last, stored->lo, t->from_stride, n_dims) + 1;
-    const int64_t pitch = t->outer > 0 ? t->from_stride[t->outer - 1] : t->run;
-    const bool through = t->run >= pitch / WORTH_READING_THROUGH;
-    do {
-        const int64_t p = position(at, stored->lo, t->from_stride, n_dims);
-        const int64_t q = position(at, wanted->lo, t->to_stride, n_dims);
-        PF_TRY(copy_run(s, t, t->offset + (uint64_t)p * from, t->dst + (size_t)q * to,
-                        (size_t)(through ? end - p : t->run) * from));
-    } while (step(t, at));
-    return 0;
-}
-
-static int copy_piece(struct source *s, const struct pf_ckpt_tensor *tensor,
-                      const struct pf_ckpt_piece *piece, const struct ckpt_want *want,
-                      const struct ckpt_atom *wanted)
-{
-    struct ckpt_atom stored[CKPT_MAX_ATOMS];
-    const int n = ckpt_atoms(&piece->box, piece->range_lo, piece->range_hi, stored);
-    const size_t from = pf_dtype_bytes(tensor->dtype), to = pf_dtype_bytes(want->dtype);
-
-    for (int i = 0; i < n; i++) {
-        struct transfer t = {.from = tensor->dtype, .to = want->dtype};
-        if (!pf_box_intersect(&stored[i].box, &wanted->box, &t.common)) {
-            continue;
+    for (int64_t done = 0; done < t->run; done += chunk) {
+        const size_t n = (size_t)(t->run - done < chunk ? t->run - done : chunk);
+        const uint8_t *bytes;
+        PF_TRY(view(io, offset + (uint64_t)done * from, n * from, upto, &bytes));
+        if (!io->dry) {
+            PF_TRY(pf_dtype_convert(t->from, bytes, t->to, dst + (size_t)done * to, n));
         }
-        t.offset = piece->offset + (uint64_t)stored[i].at * from;
-        t.dst = (uint8_t *)want->dst + (size_t)wanted->at * to;
-        PF_TRY(source_open(s, piece->file));
-        PF_TRY(copy_common(s, &t, &stored[i].box, &wanted->box));
     }
     return 0;
 }
+
+static int run_transfer(struct ckpt_io *io, const struct ckpt_transfer *t)
+{
+    int64_t at[PF_BOX_MAX_DIMS] = {0};
+    uint64_t offset = t->offset;
+    uint8_t *dst = t->dst;
+
+    PF_TRY(open_file(io, t->file));
+    if (!t->through && !io->dry) {
+        /* Many short reads: let the system fetch what they are in by long ones. */
+        (void)posix_fadvise(io->now->fd, (off_t)offset, (off_t)(t->end - offset),
+                            POSIX_FADV_WILLNEED);
+    }
+    do {
+        PF_TRY(copy_run(io, t, offset, dst));
+    } while (step(t, at, &offset, &dst));
+    return 0;
+}
+
+int ckpt_io_run(struct ckpt_io *io)
+{
+    int err = 0;
+
+    if (io->n > 0) {
+        qsort(io->transfers, io->n, sizeof *io->transfers, compare_transfers);
+        join_neighbours(io);
+    }
+    for (size_t i = 0; !err && i < io->n; i++) {
+        err = run_transfer(io, &io->transfers[i]);
+    }
+    io->n = 0;
+    return err;
+}
+
+/* One want ----------------------------------------------------------------------------------------
+ */
 
 int ckpt_copy(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *tensor,
               const struct ckpt_want *want)
 {
-    struct source s = {.ckpt = ckpt, .file = -1, .fd = -1, .buffer = pf_alloc(BUFFER_BYTES)};
-    struct ckpt_atom atoms[CKPT_MAX_ATOMS];
-    int err = s.buffer ? 0 : PF_ENOMEM;
+    struct ckpt_io io;
+    int err = ckpt_io_init(&io, ckpt, BUFFER_BYTES, 1);
 
-    const int n = ckpt_atoms(&want->box, want->range_lo, want->range_hi, atoms);
-    for (int a = 0; !err && a < n; a++) {
-        for (int64_t i = 0; !err && i < tensor->n_pieces; i++) {
-            err = copy_piece(&s, tensor, &tensor->pieces[i], want, &atoms[a]);
-        }
-    }
-    source_close(&s);
-    pf_free(s.buffer);
+    err = err ? err : ckpt_io_want(&io, tensor, want);
+    err = err ? err : ckpt_io_run(&io);
+    ckpt_io_release(&io);
     return err;
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* From what all ranks hold: the checkpoint that will be, and who writes what of it. */
 #include "plan_internal.h"
 
 #include <pf/mem.h>
@@ -7,223 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ckpt_comm_rank(const struct pf_comm *comm)
-{
-    return comm ? pf_comm_rank(comm) : 0;
-}
-
-int ckpt_comm_size(const struct pf_comm *comm)
-{
-    return comm ? pf_comm_size(comm) : 1;
-}
-
-int ckpt_agree(struct pf_comm *comm, int err)
-{
-    return comm ? pf_comm_all_agree(comm, err, NULL) : err;
-}
-
-int ckpt_live_want(const struct pf_ckpt_live *live, struct ckpt_want *want_out)
-{
-    const int64_t zero[PF_BOX_MAX_DIMS] = {0};
-    struct pf_box whole, box;
-
-    if (pf_box_init(&whole, live->n_dims, zero, live->shape) != 0 ||
-        live->box.n_dims != live->n_dims ||
-        pf_box_init(&box, live->n_dims, live->box.lo, live->box.hi) != 0) {
-        return pf_fail(PF_EINVAL, "the shape or box of '%s' (%s) is none", live->name,
-                       pf_role_name(live->role));
-    }
-    for (int d = 0; d < live->n_dims; d++) {
-        if (box.hi[d] > whole.hi[d]) {
-            return pf_fail(PF_EINVAL, "the box of '%s' (%s) lies outside it", live->name,
-                           pf_role_name(live->role));
-        }
-    }
-    struct ckpt_want want = {
-        .box = box, .range_lo = live->range_lo, .range_hi = live->range_hi, .dtype = live->dtype};
-    const int64_t count = pf_box_count(&box);
-    if (want.range_lo == 0 && want.range_hi == 0) {
-        want.range_hi = count;
-    }
-    if (want.range_lo < 0 || want.range_lo > want.range_hi || want.range_hi > count) {
-        return pf_fail(PF_EINVAL, "the range of '%s' (%s) lies outside its box", live->name,
-                       pf_role_name(live->role));
-    }
-    want.dst = live->data;
-    *want_out = want;
-    return 0;
-}
-
-/* Descriptions, packed and gathered ---------------------------------------------------------------
- */
-
-/* Sent between ranks of one program on machines of one kind: no format. */
-struct wire {
-    int32_t role, dtype, n_dims, name_bytes;
-    int64_t shape[PF_BOX_MAX_DIMS];
-    struct pf_box box;
-    int64_t range_lo, range_hi;
-};
-_Static_assert(sizeof(struct wire) % 8 == 0, "descriptions follow each other aligned");
-
-static int pack_one(struct pf_str *to, const struct pf_ckpt_live *live)
-{
-    struct ckpt_want want;
-    struct wire w;
-    size_t bytes;
-
-    if (pf_dtype_array_bytes(live->dtype, 8, &bytes) != 0 || pf_dtype_bytes(live->dtype) == 0) {
-        return pf_fail(PF_ENOTSUP, "'%s' has elements of %d bits, which are not saved", live->name,
-                       pf_dtype_bits(live->dtype));
-    }
-    PF_TRY(ckpt_live_want(live, &want));
-    memset(&w, 0, sizeof w);
-    w.role = (int32_t)live->role;
-    w.dtype = (int32_t)live->dtype;
-    w.n_dims = live->n_dims;
-    w.name_bytes = (int32_t)((strlen(live->name) / 8 + 1) * 8); /* with a NUL or more */
-    memcpy(w.shape, live->shape, (size_t)live->n_dims * sizeof w.shape[0]);
-    w.box = want.box;
-    w.range_lo = want.range_lo;
-    w.range_hi = want.range_hi;
-    pf_str_append_bytes(to, &w, sizeof w);
-    pf_str_append(to, live->name);
-    for (size_t n = strlen(live->name); n < (size_t)w.name_bytes; n++) {
-        pf_str_append_char(to, '\0');
-    }
-    return pf_str_error(to);
-}
-
-static int pack(const struct pf_ckpt_live *live, int64_t n_live, struct pf_str *to)
-{
-    for (int64_t i = 0; i < n_live; i++) {
-        PF_TRY(pack_one(to, &live[i]));
-    }
-    return 0;
-}
-
-/* Everybody's bytes, one rank after the other. */
-struct gathered {
-    uint8_t *bytes;
-    size_t *n, *offset; /* by rank */
-    size_t total;
-};
-
-static void gathered_release(struct gathered *g)
-{
-    pf_free(g->bytes);
-    pf_free(g->n);
-    pf_free(g->offset);
-}
-
-static int gather(struct pf_comm *comm, const struct pf_str *mine, struct gathered *g)
-{
-    const size_t size = (size_t)ckpt_comm_size(comm);
-    uint64_t n = mine->len;
-    uint64_t *all = pf_calloc_array(size, sizeof *all);
-    int err = 0;
-
-    g->n = pf_calloc_array(size, sizeof *g->n);
-    g->offset = pf_calloc_array(size, sizeof *g->offset);
-    err = ckpt_agree(comm, all && g->n && g->offset ? 0 : PF_ENOMEM);
-    if (!err && comm) {
-        err = pf_comm_all_gather(comm, &n, all, sizeof n);
-    } else if (!err) {
-        all[0] = n;
-    }
-    for (size_t r = 0; !err && r < size; r++) {
-        g->n[r] = (size_t)all[r];
-        g->offset[r] = g->total;
-        g->total += g->n[r];
-    }
-    pf_free(all);
-    PF_TRY(err);
-    g->bytes = pf_alloc(g->total);
-    PF_TRY(ckpt_agree(comm, g->bytes ? 0 : PF_ENOMEM));
-    if (comm) {
-        return pf_comm_all_gather_v(comm, mine->text, g->bytes, g->n, g->offset);
-    }
-    memcpy(g->bytes, mine->text, mine->len);
-    return 0;
-}
-
-/* Items -------------------------------------------------------------------------------------------
- */
-
-/* One live piece of one rank. */
-struct item {
-    const struct wire *w;
-    const char *name;
-    int rank;
-    int64_t live;
-};
-
-static int compare_i64s(const int64_t *a, const int64_t *b, int n)
-{
-    for (int i = 0; i < n; i++) {
-        if (a[i] != b[i]) {
-            return a[i] < b[i] ? -1 : 1;
-        }
-    }
-    return 0;
-}
-
-static int compare_tensor(const struct item *x, const struct item *y)
-{
-    return x->w->role != y->w->role ? (x->w->role < y->w->role ? -1 : 1) : strcmp(x->name, y->name);
-}
-
-/* Same tensor: by box, then by range. */
-static int compare_piece(const struct item *x, const struct item *y)
-{
-    int order = x->w->n_dims - y->w->n_dims;
-
-    order = order ? order : compare_i64s(x->w->box.lo, y->w->box.lo, x->w->n_dims);
-    order = order ? order : compare_i64s(x->w->box.hi, y->w->box.hi, x->w->n_dims);
-    order = order ? order : compare_i64s(&x->w->range_lo, &y->w->range_lo, 1);
-    return order ? order : compare_i64s(&x->w->range_hi, &y->w->range_hi, 1);
-}
-
-static int compare_items(const void *a, const void *b)
-{
-    const struct item *x = a, *y = b;
-    int order = compare_tensor(x, y);
-
-    order = order ? order : compare_piece(x, y);
-    order = order ? order : x->rank - y->rank;
-    return order ? order : compare_i64s(&x->live, &y->live, 1);
-}
-
-static int unpack(const struct gathered *g, int size, struct item **items_out, size_t *n_out)
-{
-    const size_t room = g->total / sizeof(struct wire);
-    struct item *items = pf_calloc_array(room, sizeof *items);
-    size_t n = 0;
-
-    if (!items) {
-        return PF_ENOMEM;
-    }
-    for (int r = 0; r < size; r++) {
-        size_t at = g->offset[r];
-        for (int64_t live = 0; at < g->offset[r] + g->n[r]; live++) {
-            const struct wire *w = (const void *)(g->bytes + at);
-            items[n++] = (struct item){w, (const char *)(w + 1), r, live};
-            at += sizeof *w + (size_t)w->name_bytes;
-        }
-    }
-    if (n > 0) {
-        qsort(items, n, sizeof *items, compare_items);
-    }
-    *items_out = items;
-    *n_out = n;
-    return 0;
-}
-
 /* Pieces, and who writes them ---------------------------------------------------------------------
  */
 
 struct candidate {
-    const struct item *items; /* the same piece, by rank */
+    const struct ckpt_item *items; /* the same piece, by rank */
     size_t n;
     int64_t tensor;
     uint64_t bytes;
@@ -241,32 +30,30 @@ static bool is_optimizer(enum pf_role role)
     return role != PF_ROLE_WEIGHT && role != PF_ROLE_BUFFER;
 }
 
-static int check_same_tensor(const struct item *x, const struct item *y)
+static int check_same_tensor(const struct ckpt_item *x, const struct ckpt_item *y)
 {
-    if (x->w->dtype == y->w->dtype && x->w->n_dims == y->w->n_dims &&
-        compare_i64s(x->w->shape, y->w->shape, x->w->n_dims) == 0) {
+    if (x->dtype == y->dtype && ckpt_same_shape(x, y)) {
         return 0;
     }
     return pf_fail(PF_EDISAGREE, "'%s' (%s) has one shape or dtype on rank %d, another on rank %d",
-                   x->name, pf_role_name((enum pf_role)x->w->role), x->rank, y->rank);
+                   x->name, pf_role_name(x->role), x->rank, y->rank);
 }
 
 /* Add the tensor of items[0..n) to the plan and its pieces to the candidates. */
-static int add_tensor(struct ckpt_plan *plan, struct candidates *c, const struct item *items,
+static int add_tensor(struct ckpt_plan *plan, struct candidates *c, const struct ckpt_item *items,
                       size_t n)
 {
-    const struct wire *w = items[0].w;
     struct pf_ckpt_tensor *tensor;
     size_t end;
 
-    PF_TRY(ckpt_add_tensor(plan->ckpt, items[0].name, (enum pf_role)w->role,
-                           (enum pf_dtype)w->dtype, w->n_dims, w->shape, &tensor));
+    PF_TRY(ckpt_add_tensor(plan->ckpt, items[0].name, items[0].role, items[0].dtype,
+                           items[0].n_dims, items[0].shape, &tensor));
     for (size_t i = 0; i < n; i = end) {
         PF_TRY(check_same_tensor(&items[0], &items[i]));
-        for (end = i + 1; end < n && compare_piece(&items[i], &items[end]) == 0; end++) {
+        for (end = i + 1; end < n && ckpt_compare_piece(&items[i], &items[end]) == 0; end++) {
             PF_TRY(check_same_tensor(&items[0], &items[end]));
         }
-        const int64_t count = items[i].w->range_hi - items[i].w->range_lo;
+        const int64_t count = items[i].range_hi - items[i].range_lo;
         if (count > 0) {
             c->all[c->n] = (struct candidate){.items = &items[i],
                                               .n = end - i,
@@ -278,7 +65,7 @@ static int add_tensor(struct ckpt_plan *plan, struct candidates *c, const struct
     return 0;
 }
 
-static int find_candidates(struct ckpt_plan *plan, const struct item *items, size_t n,
+static int find_candidates(struct ckpt_plan *plan, const struct ckpt_item *items, size_t n,
                            struct candidates *c)
 {
     size_t end;
@@ -289,7 +76,7 @@ static int find_candidates(struct ckpt_plan *plan, const struct item *items, siz
     }
     for (size_t i = 0; i < n; i = end) {
         end = i + 1;
-        while (end < n && compare_tensor(&items[i], &items[end]) == 0) {
+        while (end < n && ckpt_compare_tensor(&items[i], &items[end]) == 0) {
             end++;
         }
         PF_TRY(add_tensor(plan, c, &items[i], end - i));
@@ -390,8 +177,8 @@ static int add_part(struct ckpt_plan *plan, const struct candidate *c, int64_t p
     return 0;
 }
 
-static int add_pieces(struct ckpt_plan *plan, const struct candidates *c, int rank, int size,
-                      const int *file_of)
+static int add_pieces(struct ckpt_plan *plan, const struct candidates *c, int first_rank,
+                      int end_rank, int size, const int *file_of)
 {
     plan->parts = pf_calloc_array(c->n, sizeof *plan->parts);
     if (!plan->parts) {
@@ -399,26 +186,27 @@ static int add_pieces(struct ckpt_plan *plan, const struct candidates *c, int ra
     }
     for (size_t i = 0; i < c->n; i++) {
         const struct candidate *one = &c->all[i];
-        const struct wire *w = one->items[0].w;
+        const struct ckpt_item *item = &one->items[0];
         struct pf_ckpt_tensor *tensor = &plan->ckpt->tensors[one->tensor];
         const int file = file_of[(is_optimizer(tensor->role) ? 0 : size) + one->writer];
-        const struct pf_ckpt_piece piece = {w->box, w->range_lo, w->range_hi, file, 0};
+        const struct pf_ckpt_piece piece = {*item->box, item->range_lo, item->range_hi, file, 0};
         PF_TRY(ckpt_add_piece(tensor, &piece));
-        if (one->writer == rank) {
+        if (one->writer >= first_rank && one->writer < end_rank) {
             PF_TRY(add_part(plan, one, tensor->n_pieces - 1));
         }
     }
     return 0;
 }
 
-static int make(struct ckpt_plan *plan, const struct item *items, size_t n, int rank, int size)
+static int make(struct ckpt_plan *plan, const struct ckpt_items *items, int first_rank,
+                int end_rank, int size)
 {
     struct candidates c = {0};
     int *file_of = pf_calloc_array(2 * (size_t)size, sizeof *file_of);
     int err = file_of ? 0 : PF_ENOMEM;
 
     if (!err) {
-        err = find_candidates(plan, items, n, &c);
+        err = find_candidates(plan, items->all, items->n, &c);
     }
     if (!err) {
         err = balance(&c, size);
@@ -427,40 +215,36 @@ static int make(struct ckpt_plan *plan, const struct item *items, size_t n, int 
         err = name_files(plan, &c, size, file_of);
     }
     if (!err) {
-        err = add_pieces(plan, &c, rank, size, file_of);
+        err = add_pieces(plan, &c, first_rank, end_rank, size, file_of);
     }
     for (int64_t i = 0; !err && i < plan->ckpt->n_tensors; i++) {
-        err = ckpt_check_tiling(NULL, &plan->ckpt->tensors[i], PF_EINVAL, "the live state");
+        err = ckpt_check_tiling(NULL, &plan->ckpt->tensors[i], PF_EINVAL, plan->ckpt->dir);
     }
     pf_free(c.all);
     pf_free(file_of);
     return err;
 }
 
+int ckpt_plan_of_items(const struct ckpt_items *items, int first_rank, int end_rank, int size,
+                       const char *where, struct ckpt_plan *plan_out)
+{
+    *plan_out = (struct ckpt_plan){.ckpt = ckpt_new("pf", where)};
+    return plan_out->ckpt ? make(plan_out, items, first_rank, end_rank, size) : PF_ENOMEM;
+}
+
 int ckpt_plan_make(struct pf_comm *comm, const struct pf_ckpt_live *live, int64_t n_live,
                    struct ckpt_plan *plan_out)
 {
     const int rank = ckpt_comm_rank(comm), size = ckpt_comm_size(comm);
-    struct gathered g = {0};
-    struct item *items = NULL;
-    struct pf_str mine;
-    size_t n = 0;
-    int err;
+    struct ckpt_items items;
 
-    *plan_out = (struct ckpt_plan){.ckpt = ckpt_new("pf", "the live state")};
-    pf_str_init(&mine);
-    err = plan_out->ckpt ? pack(live, n_live, &mine) : PF_ENOMEM;
-    PF_TRY_GOTO(ckpt_agree(comm, err), out);
-    PF_TRY_GOTO(gather(comm, &mine, &g), out);
-    err = unpack(&g, size, &items, &n);
+    *plan_out = (struct ckpt_plan){.ckpt = NULL};
+    int err = ckpt_items_gather(comm, live, n_live, &items);
     if (!err) {
-        err = make(plan_out, items, n, rank, size);
+        err = ckpt_agree(
+            comm, ckpt_plan_of_items(&items, rank, rank + 1, size, "the live state", plan_out));
     }
-    err = ckpt_agree(comm, err);
-out:
-    pf_free(items);
-    gathered_release(&g);
-    pf_str_release(&mine);
+    ckpt_items_release(&items);
     return err;
 }
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The native format written: files into a staging directory, hashed on the way; the manifest last;
- * then the commit. Source: pf-checkpoint(5).
+ * Saving: the files into a staging directory, the manifest last, then the commit. Source:
+ * pf-checkpoint(5).
  */
-#include "plan_internal.h"
+#include "job_internal.h"
 
 #include <pf/digest.h>
 #include <pf/file.h>
-#include <pf/json.h>
 #include <pf/log.h>
 #include <pf/mem.h>
 #include <pf/time.h>
@@ -19,345 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHUNK_BYTES ((uint64_t)4 << 20) /* written and hashed while it is in the cache */
-
-/* Names of entries --------------------------------------------------------------------------------
- */
-
-static bool is_whole(const struct pf_box *box, const int64_t *shape, int64_t range_lo,
-                     int64_t range_hi)
-{
-    for (int d = 0; d < box->n_dims; d++) {
-        if (box->lo[d] != 0 || box->hi[d] != shape[d]) {
-            return false;
-        }
-    }
-    return range_lo == 0 && range_hi == pf_box_count(box);
-}
-
-int ckpt_entry_name(struct pf_str *to, const char *name, enum pf_role role,
-                    const struct pf_box *box, const int64_t *shape, int64_t range_lo,
-                    int64_t range_hi)
-{
-    pf_str_append(to, name);
-    if (role != PF_ROLE_WEIGHT) {
-        pf_str_appendf(to, ".%s", pf_role_name(role));
-    }
-    if (is_whole(box, shape, range_lo, range_hi)) {
-        return pf_str_error(to);
-    }
-    pf_str_append_char(to, '@');
-    for (int d = 0; d < box->n_dims; d++) {
-        pf_str_appendf(to, "%s%lld:%lld", d > 0 ? "," : "", (long long)box->lo[d],
-                       (long long)box->hi[d]);
-    }
-    if (range_lo != 0 || range_hi != pf_box_count(box)) {
-        pf_str_appendf(to, "#%lld:%lld", (long long)range_lo, (long long)range_hi);
-    }
-    return pf_str_error(to);
-}
-
-/* One file ----------------------------------------------------------------------------------------
- */
-
-/* A part and its number in the safetensors writer. */
-struct slot {
-    const struct pf_ckpt_live *live;
-    size_t i;
-    uint64_t offset;
-};
-
-struct file_writer {
-    struct pf_st_writer *st;
-    struct pf_digest_state *digest;
-    struct slot *slots;
-    size_t n;
-    const char *path;
-};
-
-static int add_entry(struct file_writer *w, const struct pf_ckpt_tensor *tensor,
-                     const struct pf_ckpt_piece *piece, const struct pf_ckpt_live *live)
-{
-    const struct pf_box *box = &piece->box;
-    uint64_t shape[PF_BOX_MAX_DIMS];
-    int n_dims = box->n_dims;
-    struct pf_str name;
-    int err;
-
-    for (int d = 0; d < n_dims; d++) {
-        shape[d] = (uint64_t)(box->hi[d] - box->lo[d]);
-    }
-    if (piece->range_lo != 0 || piece->range_hi != pf_box_count(box)) {
-        shape[0] = (uint64_t)(piece->range_hi - piece->range_lo);
-        n_dims = 1;
-    }
-    pf_str_init(&name);
-    err = ckpt_entry_name(&name, tensor->name, tensor->role, box, tensor->shape, piece->range_lo,
-                          piece->range_hi);
-    if (!err) {
-        w->slots[w->n].live = live;
-        err = pf_st_writer_add_tensor(w->st, name.text, tensor->dtype, n_dims, shape,
-                                      &w->slots[w->n++].i);
-    }
-    pf_str_release(&name);
-    return err;
-}
-
-static int compare_slots(const void *a, const void *b)
-{
-    const struct slot *x = a, *y = b;
-
-    if (x->offset != y->offset) {
-        return x->offset < y->offset ? -1 : 1;
-    }
-    return x->i < y->i ? -1 : x->i > y->i;
-}
-
-/* Hash the length and the header, which `begin` has written except for the length itself. */
-static int hash_header(struct file_writer *w, uint64_t data_offset)
-{
-    uint64_t n = data_offset - 8;
-    uint8_t *header = pf_alloc((size_t)data_offset);
-    int fd, err;
-
-    if (!header) {
-        return PF_ENOMEM;
-    }
-    PF_TRY_GOTO(pf_open(w->path, O_RDONLY, &fd), out);
-    err = pf_pread_full(fd, header, (size_t)data_offset, 0, w->path);
-    pf_close(fd, NULL);
-    for (int i = 0; i < 8; i++, n >>= 8) {
-        header[i] = (uint8_t)(n & 0xff);
-    }
-    pf_digest_update(w->digest, header, (size_t)data_offset);
-out:
-    pf_free(header);
-    return err;
-}
-
-static int write_slot(struct file_writer *w, const struct slot *slot)
-{
-    const uint64_t bytes = pf_st_writer_tensor_bytes(w->st, slot->i);
-    const uint8_t *data = slot->live->data;
-
-    for (uint64_t done = 0; done < bytes; done += CHUNK_BYTES) {
-        const uint64_t n = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
-        pf_digest_update(w->digest, data + done, (size_t)n);
-        PF_TRY(pf_st_writer_write(w->st, slot->i, done, data + done, n));
-    }
-    return 0;
-}
-
-/* Write what add_entry has described; in the order of the file, so that its digest comes along. */
-static int write_slots(struct file_writer *w)
-{
-    PF_TRY(pf_st_writer_begin(w->st, w->path));
-    for (size_t i = 0; i < w->n; i++) {
-        w->slots[i].offset = pf_st_writer_offset(w->st, w->slots[i].i);
-    }
-    qsort(w->slots, w->n, sizeof *w->slots, compare_slots);
-    PF_TRY(hash_header(w, w->slots[0].offset));
-    for (size_t i = 0; i < w->n; i++) {
-        PF_TRY(write_slot(w, &w->slots[i]));
-    }
-    return pf_st_writer_finish(w->st, true);
-}
-
-static int fill_file(struct file_writer *w, const struct ckpt_plan *plan, int file,
-                     const struct pf_ckpt_live *live)
-{
-    PF_TRY(pf_st_writer_add_metadata(w->st, "format", "pt"));
-    for (int64_t i = 0; i < plan->n_parts; i++) {
-        const struct ckpt_part *part = &plan->parts[i];
-        const struct pf_ckpt_tensor *tensor = &plan->ckpt->tensors[part->tensor];
-        const struct pf_ckpt_piece *piece = &tensor->pieces[part->piece];
-        if (piece->file == file) {
-            PF_TRY(add_entry(w, tensor, piece, &live[part->live]));
-        }
-    }
-    return write_slots(w);
-}
-
-/* Write one file of the plan under dir and put its size and digest into the plan. */
-static int write_file(const struct ckpt_plan *plan, int file, const char *dir,
-                      const struct pf_ckpt_live *live)
-{
-    struct pf_ckpt_file *entry = &plan->ckpt->files[file];
-    char *path = pf_path_join(dir, entry->name);
-    struct file_writer w = {.path = path};
-    int err = path ? 0 : PF_ENOMEM;
-
-    w.slots = pf_calloc_array((size_t)plan->n_parts, sizeof *w.slots);
-    err = w.slots ? err : PF_ENOMEM;
-    err = err ? err : pf_st_writer_new(&w.st);
-    err = err ? err : pf_digest_new(&w.digest);
-    err = err ? err : fill_file(&w, plan, file, live);
-    err = err ? err : pf_st_writer_file_bytes(w.st, &entry->bytes);
-    if (!err) {
-        const struct pf_digest digest = pf_digest_result(w.digest);
-        pf_digest_hex(&digest, entry->digest);
-    }
-    pf_st_writer_free(w.st);
-    pf_digest_free(w.digest);
-    pf_free(w.slots);
-    pf_free(path);
-    return err;
-}
-
-/* The manifest ------------------------------------------------------------------------------------
- */
-
-static void put_pair(struct pf_json_out *j, int64_t lo, int64_t hi)
-{
-    pf_json_out_array_begin(j);
-    pf_json_out_i64(j, lo);
-    pf_json_out_i64(j, hi);
-    pf_json_out_array_end(j);
-}
-
-static int put_piece(struct pf_json_out *j, const struct pf_ckpt *ckpt,
-                     const struct pf_ckpt_tensor *tensor, const struct pf_ckpt_piece *piece)
-{
-    struct pf_str name;
-
-    pf_json_out_object_begin(j);
-    pf_json_out_key(j, "box");
-    pf_json_out_array_begin(j);
-    for (int d = 0; d < piece->box.n_dims; d++) {
-        put_pair(j, piece->box.lo[d], piece->box.hi[d]);
-    }
-    pf_json_out_array_end(j);
-    if (piece->range_lo != 0 || piece->range_hi != pf_box_count(&piece->box)) {
-        pf_json_out_key(j, "range");
-        put_pair(j, piece->range_lo, piece->range_hi);
-    }
-    pf_json_out_member_string(j, "file", ckpt->files[piece->file].name);
-    pf_str_init(&name);
-    const int err = ckpt_entry_name(&name, tensor->name, tensor->role, &piece->box, tensor->shape,
-                                    piece->range_lo, piece->range_hi);
-    pf_json_out_member_string(j, "tensor", name.text);
-    pf_str_release(&name);
-    pf_json_out_object_end(j);
-    return err;
-}
-
-static int put_tensor(struct pf_json_out *j, const struct pf_ckpt *ckpt,
-                      const struct pf_ckpt_tensor *tensor)
-{
-    int err = 0;
-
-    pf_json_out_object_begin(j);
-    pf_json_out_member_string(j, "name", tensor->name);
-    pf_json_out_member_string(j, "role", pf_role_name(tensor->role));
-    pf_json_out_member_string(j, "dtype", pf_dtype_name(tensor->dtype));
-    pf_json_out_key(j, "shape");
-    pf_json_out_array_begin(j);
-    for (int d = 0; d < tensor->n_dims; d++) {
-        pf_json_out_i64(j, tensor->shape[d]);
-    }
-    pf_json_out_array_end(j);
-    pf_json_out_key(j, "pieces");
-    pf_json_out_array_begin(j);
-    for (int64_t i = 0; !err && i < tensor->n_pieces; i++) {
-        err = put_piece(j, ckpt, tensor, &tensor->pieces[i]);
-    }
-    pf_json_out_array_end(j);
-    pf_json_out_object_end(j);
-    return err;
-}
-
-static int put_file(struct pf_json_out *j, const struct pf_ckpt_file *file)
-{
-    pf_json_out_object_begin(j);
-    pf_json_out_member_string(j, "name", file->name);
-    pf_json_out_key(j, "bytes");
-    pf_json_out_u64(j, file->bytes);
-    pf_json_out_member_string(j, "xxh3_128", file->digest);
-    pf_json_out_object_end(j);
-    return 0;
-}
-
-/* An array with one line for each of its items. */
-static int put_lines(struct pf_str *text, const struct pf_ckpt *ckpt, const char *key, bool files)
-{
-    const int64_t n = files ? ckpt->n_files : ckpt->n_tensors;
-
-    pf_str_appendf(text, "  \"%s\": [", key);
-    for (int64_t i = 0; i < n; i++) {
-        struct pf_json_out j;
-        pf_str_append(text, i > 0 ? ",\n    " : "\n    ");
-        pf_json_out_init(&j, text, 0);
-        PF_TRY(files ? put_file(&j, &ckpt->files[i]) : put_tensor(&j, ckpt, &ckpt->tensors[i]));
-        PF_TRY(pf_json_out_finish(&j));
-    }
-    return pf_str_append(text, n > 0 ? "\n  ],\n" : "],\n");
-}
-
-/* "key": TEXT, one JSON object, on one line. */
-static int put_object(struct pf_str *text, const char *key, const char *json)
-{
-    const struct pf_json_options options = {.name = key, .error_code = PF_EINVAL};
-    const char *given = json ? json : "{}";
-    struct pf_json *doc = NULL;
-    char *compact = NULL;
-    int err;
-
-    PF_TRY(pf_json_parse_text_with(given, strlen(given), &options, &doc));
-    PF_TRY_GOTO(pf_json_expect(doc, PF_JSON_OBJECT), out);
-    compact = pf_json_print(doc);
-    err = compact ? pf_str_appendf(text, "  \"%s\": %s,\n", key, compact) : PF_ENOMEM;
-out:
-    pf_free(compact);
-    pf_json_free(doc);
-    return err;
-}
-
-static int put_previous(struct pf_str *text, const char *previous)
-{
-    struct pf_json_out j;
-
-    pf_str_append(text, "  \"previous\": ");
-    pf_json_out_init(&j, text, 0);
-    pf_json_out_string(&j, previous[0] ? previous : NULL);
-    PF_TRY(pf_json_out_finish(&j));
-    return pf_str_append(text, ",\n");
-}
-
-/* All before the files: can be made, and refused, before a byte is written. */
-static int print_head(struct pf_str *text, const struct pf_ckpt_save *save, const char *previous)
-{
-    pf_str_append(text, "{\n  \"format\": \"pf-checkpoint\",\n");
-    pf_str_appendf(text, "  \"schema\": %d,\n  \"step\": %lld,\n", CKPT_SCHEMA,
-                   (long long)save->step);
-    PF_TRY(put_previous(text, previous));
-    PF_TRY(put_object(text, "config", save->config_json));
-    PF_TRY(put_object(text, "mesh", save->mesh_json));
-    PF_TRY(put_object(text, "options", save->run_json));
-    return put_object(text, "state", save->state_json);
-}
-
-static int print_rest(struct pf_str *text, const struct pf_ckpt *ckpt)
-{
-    char hex[PF_DIGEST_HEX_BYTES];
-
-    PF_TRY(put_lines(text, ckpt, "files", true));
-    PF_TRY(put_lines(text, ckpt, "tensors", false));
-    PF_TRY(pf_str_append(text, "  "));
-    const struct pf_digest digest = pf_digest_of(text->text, text->len);
-    return pf_str_appendf(text, "%s%s%s", CKPT_TAIL_BEFORE, pf_digest_hex(&digest, hex),
-                          CKPT_TAIL_AFTER);
-}
-
-static int write_synced(const char *path, const char *text, size_t len)
-{
-    int fd, err;
-
-    PF_TRY(pf_open(path, O_WRONLY | O_CREAT | O_EXCL, &fd));
-    err = pf_write_full(fd, text, len, path);
-    const int close_err = pf_close(fd, err ? NULL : path);
-    err = err ? err : close_err;
-    return err ? err : pf_fsync_path(path);
-}
+/* Of a file that are written and hashed at a time. */
+#define WINDOW_BYTES ((size_t)4 << 20)
 
 /* The save ----------------------------------------------------------------------------------------
  */
@@ -445,7 +107,7 @@ static int prepare(struct saver *s)
     PF_TRY(pf_mkdirs(s->save->output_dir));
     PF_TRY(look_at_final(s));
     PF_TRY(read_previous(s));
-    PF_TRY(print_head(&s->manifest, s->save, s->previous));
+    PF_TRY(ckpt_manifest_head(&s->manifest, s->save, s->previous));
     PF_TRY(ckpt_make_staging(s->staging));
     s->staged = true;
     return 0;
@@ -453,14 +115,14 @@ static int prepare(struct saver *s)
 
 static int write_my_files(struct saver *s)
 {
-    const int rank = ckpt_comm_rank(s->comm);
+    struct ckpt_job job = {.plan = &s->plan,
+                           .dir = s->staging,
+                           .live = s->live,
+                           .threads = 1,
+                           .window_bytes = WINDOW_BYTES};
 
-    for (int f = 0; f < s->plan.ckpt->n_files; f++) {
-        if (s->plan.file_rank[f] == rank) {
-            PF_TRY(write_file(&s->plan, f, s->staging, s->live));
-        }
-    }
-    return 0;
+    PF_TRY(ckpt_plan_by_file(&s->plan));
+    return ckpt_job_run(&job);
 }
 
 /* What a rank tells of its two files, optimizer and weights. */
@@ -500,18 +162,6 @@ out:
     return err;
 }
 
-static int write_manifest(struct saver *s)
-{
-    char *path = pf_path_join(s->staging, CKPT_MANIFEST);
-    int err = path ? 0 : PF_ENOMEM;
-
-    err = err ? err : print_rest(&s->manifest, s->plan.ckpt);
-    err = err ? err : write_synced(path, s->manifest.text, s->manifest.len);
-    err = err ? err : pf_fsync_path(s->staging);
-    pf_free(path);
-    return err;
-}
-
 static int replace_latest(const struct saver *s)
 {
     char line[64];
@@ -543,7 +193,7 @@ static int put_in_place(struct saver *s)
 /* Rank 0, when every file is on disk. */
 static int commit(struct saver *s)
 {
-    PF_TRY(write_manifest(s));
+    PF_TRY(ckpt_manifest_write(&s->manifest, s->plan.ckpt, s->staging));
     PF_TRY(put_in_place(s));
     PF_TRY(pf_fsync_path(s->save->output_dir));
     return replace_latest(s);

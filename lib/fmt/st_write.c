@@ -346,6 +346,29 @@ int pf_st_writer_file_bytes(struct pf_st_writer *w, uint64_t *file_bytes_out)
     return 0;
 }
 
+static void put_length(const struct pf_st_writer *w, uint8_t length_out[8])
+{
+    for (int i = 0; i < 8; i++) {
+        length_out[i] = (uint8_t)((uint64_t)w->header_bytes >> 8 * i);
+    }
+}
+
+int pf_st_writer_head(struct pf_st_writer *w, uint8_t **head_out, size_t *bytes_out)
+{
+    uint8_t *head;
+
+    PF_TRY(lay_out(w));
+    head = pf_alloc(8 + w->header_bytes);
+    if (!head) {
+        return PF_ENOMEM;
+    }
+    put_length(w, head);
+    memcpy(head + 8, w->header, w->header_bytes);
+    *head_out = head;
+    *bytes_out = 8 + w->header_bytes;
+    return 0;
+}
+
 int pf_st_writer_begin_fd(struct pf_st_writer *w, int fd, const char *path)
 {
     uint64_t file_bytes;
@@ -442,16 +465,14 @@ static int check_complete(const struct pf_st_writer *w)
 
 int pf_st_writer_finish(struct pf_st_writer *w, bool sync)
 {
-    unsigned char length[8];
+    uint8_t length[8];
     const int fd = w->fd;
 
     if (fd < 0) {
         return pf_fail(PF_EINVAL, "a safetensors writer was finished before it began");
     }
     PF_TRY(check_complete(w));
-    for (int i = 0; i < 8; i++) {
-        length[i] = (unsigned char)((uint64_t)w->header_bytes >> 8 * i);
-    }
+    put_length(w, length);
     PF_TRY(pf_pwrite_full(fd, length, sizeof length, 0, w->path));
     if (sync) {
         PF_TRY(pf_fsync(fd, w->path));

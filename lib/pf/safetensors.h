@@ -159,6 +159,12 @@ int pf_st_writer_add_tensor(struct pf_st_writer *w, const char *name, enum pf_dt
 int pf_st_writer_file_bytes(struct pf_st_writer *w, uint64_t *file_bytes_out);
 
 /*
+ * Lay out, and give the bytes that come before the data: the length and the header. For whoever
+ * writes the file himself instead of by the calls below. *head_out is freed with pf_free.
+ */
+int pf_st_writer_head(struct pf_st_writer *w, uint8_t **head_out, size_t *bytes_out);
+
+/*
  * Lay out and write the header. `begin` creates path, which must not exist (PF_EREFUSED);
  * `begin_fd` writes into an empty file open for writing that the caller owns, path being its name
  * for messages. Nothing is created or written if the layout fails.

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * job_internal.h - files of a plan written, from live memory or from a checkpoint.
+ *
+ * A file that will be is an image: its head, and its pieces in the order of their offsets. Images are
+ * cut into windows at multiples of window_bytes from their start. Threads take windows in order; each
+ * fills its own from the source, waits until the window before it is hashed, hashes it, and writes it.
+ * So one file is read, hashed and written by many threads, its digest comes along, and memory is
+ * threads times (window + read buffer) whatever the size of a tensor.
+ *
+ *     struct ckpt_job job = {.plan = &plan, .dir = staging, .live = live, ...};
+ *     PF_TRY(ckpt_job_run(&job));       plan.ckpt has lengths and digests of the files, offsets of pieces
+ */
+#ifndef JOB_INTERNAL_H
+#define JOB_INTERNAL_H
+
+#include "plan_internal.h"
+
+#define CKPT_WINDOW_ALIGN ((size_t)4096)
+
+/* A piece in its file. */
+struct ckpt_entry {
+    const struct ckpt_part *part;
+    uint64_t offset, bytes;
+};
+
+struct ckpt_image {
+    uint8_t *head;
+    size_t head_bytes;
+    uint64_t bytes; /* of the whole file */
+    struct ckpt_entry *entries;
+    size_t n;
+};
+
+struct ckpt_counts {
+    uint64_t bytes_read, n_reads; /* of the source's files */
+    uint64_t bytes_written;
+    int64_t n_files, n_pieces;
+};
+
+struct ckpt_job {
+    struct ckpt_plan *plan; /* its parts are sorted by file (ckpt_plan_by_file) */
+    const char *dir;
+    /* The source: live state, or a checkpoint with, by tensor of the plan, the tensor to read. */
+    const struct pf_ckpt_live *live;
+    const struct pf_ckpt *source;
+    const struct pf_ckpt_tensor **from;
+    int threads;         /* 1: the caller's own */
+    size_t window_bytes; /* a multiple of CKPT_WINDOW_ALIGN */
+    size_t buffer_bytes; /* of reads from the source */
+    int max_open;        /* files of the source that a thread keeps open */
+    bool dry;            /* count; touch neither the source nor dir */
+    /* Both may be NULL. `moved`: bytes written so far, now and then, by the caller's thread. `done`: a
+     * file is whole and synced, its length and digest are in the plan; by any thread, one at a time. */
+    void (*moved)(void *context, uint64_t bytes);
+    int (*done)(void *context, int file);
+    void *context;
+    struct ckpt_counts counts; /* the result, also after a failure */
+};
+
+/*
+ * Write the files that the plan's parts belong to, those that have a digest already left out. Each is
+ * made new (one that is there is an error), synced, and closed. An error ends all threads and is the
+ * caller's record; what was written stays.
+ */
+int ckpt_job_run(struct ckpt_job *job);
+
+/* Sort the parts by file, as jobs need them; parts of one file keep their order. PF_ENOMEM. */
+int ckpt_plan_by_file(struct ckpt_plan *plan);
+
+/* The image of one file: parts[0..n) are all that belong to it. Sets the length of the file and the
+ * offsets of the pieces in plan->ckpt. Release also after a failure. */
+int ckpt_image_make(struct pf_ckpt *target, int file, const struct ckpt_part *parts, size_t n,
+                    struct ckpt_image *image_out);
+void ckpt_image_release(struct ckpt_image *image);
+
+/* The first entry that ends after an offset of the file; image->n if none does. */
+size_t ckpt_image_find(const struct ckpt_image *image, uint64_t offset);
+
+#endif
