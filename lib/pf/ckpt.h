@@ -231,12 +231,15 @@ int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
                  const struct pf_ckpt_live *live, int64_t n_live, struct pf_ckpt_saved *saved_out);
 
 /*
- * Fill live state from a checkpoint: every live piece must be in it (PF_EINCOMPLETE), with the same
- * global shape (PF_EINVAL), and be covered exactly (PF_EFORMAT). All of that is proved on every
- * rank before the first byte moves. A live dtype other than the stored one is converted to as by
- * pf_ckpt_read_box. verify_digests: the files are hashed first, each by one rank, and compared with
- * the manifest. Collective over comm (NULL: this process alone): ranks agree on the outcome. After
- * an error while bytes move, live data is undefined.
+ * Fill live state from a checkpoint, whatever layout wrote it: every live piece must be in it
+ * (PF_EINCOMPLETE), with the same global shape (PF_EINVAL), and be covered exactly (PF_EFORMAT). All
+ * of that is proved on every rank before the first byte moves. A live dtype other than the stored one
+ * is converted to as by pf_ckpt_read_box. Each file is read once, by one rank (one that alone wants
+ * anything of it, else the rank with the fewest bytes so far), and what others want of it is sent to
+ * them. verify_digests: files are hashed as they are read, the parts that nobody wants too, and
+ * compared with the manifest. Collective over comm (NULL: this process alone): ranks agree on the
+ * outcome. After an error while bytes move (PF_EIO, PF_EFORMAT for a digest) live data is undefined.
+ * Memory besides the live data: some 8 MiB and the descriptions of all live pieces.
  */
 int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckpt_live *live,
                  int64_t n_live, bool verify_digests);

@@ -257,6 +257,68 @@ static void r14_hugging_face_through_ranks_and_back(void)
     pf_ckpt_free(hf);
 }
 
+/* Bytes that this process has read by system calls; 0 where the system does not tell. */
+static uint64_t bytes_read(void)
+{
+    FILE *f = fopen("/proc/self/io", "r");
+    unsigned long long n = 0;
+
+    if (!f || fscanf(f, "rchar: %llu", &n) != 1) {
+        n = 0;
+    }
+    if (f) {
+        fclose(f);
+    }
+    return n;
+}
+
+#define LARGE 700001 /* elements, more than a chunk of the loader, and no multiple of one */
+
+/* Every rank wants all of a, by halves from different places, and a slice of b. */
+static void r02_each_file_is_read_once(void)
+{
+    float *a = pf_alloc(LARGE * sizeof *a), *b = pf_alloc(LARGE * sizeof *b);
+    const int64_t lo = share(LARGE, rank), hi = share(LARGE, rank + 1);
+    struct pf_ckpt_live live[2] = {
+        {.name = "a", .dtype = PF_DTYPE_F32, .n_dims = 1, .shape = {LARGE}, .data = a},
+        {.name = "b", .dtype = PF_DTYPE_F32, .n_dims = 1, .shape = {LARGE}, .data = b + lo},
+    };
+    const struct pf_ckpt_save options = {.output_dir = at("large"), .step = 1};
+    struct pf_ckpt *ckpt = NULL;
+    bool same = true;
+
+    for (int i = 0; i < 2; i++) {
+        live[i].box = (struct pf_box){.n_dims = 1, .hi = {LARGE}};
+    }
+    live[1].box = (struct pf_box){.n_dims = 1, .lo = {lo}, .hi = {hi}};
+    for (int64_t i = 0; i < LARGE; i++) {
+        a[i] = (float)i;
+        b[i] = -(float)i;
+    }
+    all_ok(pf_ckpt_save(world, &options, live, 2, NULL) == 0, "two long tensors are saved");
+    all_ok(pf_ckpt_open(at("large"), &ckpt) == 0, "and opened");
+    memset(a, 0, LARGE * sizeof *a);
+    memset(b, 0, LARGE * sizeof *b);
+    /* b in other parts than it was saved in */
+    const int64_t from = share(LARGE, size - 1 - rank) / 2;
+    live[1].box = (struct pf_box){.n_dims = 1, .lo = {from}, .hi = {LARGE - from}};
+    live[1].data = b + from;
+    uint64_t n = bytes_read();
+    all_ok(pf_ckpt_load(world, ckpt, live, 2, true) == 0, "and loaded in other parts");
+    n = bytes_read() - n;
+    for (int64_t i = 0; i < LARGE; i++) {
+        same = same && a[i] == (float)i &&
+               b[i] == (i >= from && i < LARGE - from ? -(float)i : 0.f);
+    }
+    all_ok(same, "r02_each_file_is_read_once: every element is where it belongs");
+    const int err = pf_comm_all_reduce(world, &n, 1, PF_COMM_U64, PF_COMM_SUM);
+    all_ok(err == 0 && (n == 0 || n < 2 * LARGE * sizeof *a + 100000),
+           "r02_each_file_is_read_once: all ranks together read the files once");
+    pf_ckpt_free(ckpt);
+    pf_free(a);
+    pf_free(b);
+}
+
 /* The last rank fails; every rank gets the code, and nothing is left. */
 static void fails(const char *dir, int code, const struct state *s, const char *claim)
 {
@@ -342,6 +404,7 @@ int main(int argc, char **argv)
     each_piece_is_written_once();
     other_ranks_find_the_same();
     r14_hugging_face_through_ranks_and_back();
+    r02_each_file_is_read_once();
     one_failure_is_everybodys();
     damage_is_found_by_the_rank_that_hashes();
     (void)pf_comm_barrier(world);
