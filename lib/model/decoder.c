@@ -69,15 +69,30 @@ static int make_rope_tables(struct pf_model *model)
     return 0;
 }
 
+int pf_model_check(const struct pf_model_spec *spec)
+{
+    const char *const name = pf_family_name(spec->family);
+
+    if (spec->moe.n_experts > 0) {
+        return pf_fail(PF_ENOTSUP, "%s needs experts, which this build does not train yet", name);
+    }
+    if (spec->mla.kv_rank > 0) {
+        return pf_fail(PF_ENOTSUP, "%s needs latent attention, which this build does not train yet",
+                       name);
+    }
+    return 0;
+}
+
 int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
                  const struct pf_layout *layout, struct pf_ops *ops,
                  const struct pf_model_options *options, struct pf_model **model_out)
 {
     struct pf_model *const model = pf_alloc(sizeof *model);
-    int err = 0;
+    int err = pf_model_check(spec);
 
-    if (!model) {
-        return PF_ENOMEM;
+    if (err || !model) {
+        pf_free(model);
+        return err ? err : PF_ENOMEM;
     }
     *model = (struct pf_model){.spec = spec,
                                .table = table,

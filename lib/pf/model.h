@@ -43,6 +43,10 @@
 
 struct pf_model;
 
+/* Does this build compute the model of a spec? Returns 0, or PF_ENOTSUP naming the family and what is
+ * missing. Asked before anything is made of a spec that is to be trained. */
+int pf_model_check(const struct pf_model_spec *spec);
+
 /* What backward computes again instead of finding it saved (Megatron's and PaddleFormers' names). */
 enum pf_recompute {
     PF_RECOMPUTE_NONE,

@@ -45,6 +45,14 @@ enum pf_slot {
     PF_SLOT_K_B,
     PF_SLOT_V_W,
     PF_SLOT_V_B,
+    PF_SLOT_Q_A_W, /* latent attention: into the queries' latent, its norm, and out of it */
+    PF_SLOT_Q_A_B,
+    PF_SLOT_Q_A_NORM_W,
+    PF_SLOT_Q_B_W,
+    PF_SLOT_KV_A_W, /* into the latent of keys and values, and the shared rotated key */
+    PF_SLOT_KV_A_B,
+    PF_SLOT_KV_A_NORM_W,
+    PF_SLOT_KV_B_W, /* out of it: of each head the key's part, then the value */
     PF_SLOT_Q_NORM_W,
     PF_SLOT_K_NORM_W,
     PF_SLOT_O_W,
@@ -57,6 +65,17 @@ enum pf_slot {
     PF_SLOT_UP_B,
     PF_SLOT_DOWN_W,
     PF_SLOT_DOWN_B,
+    PF_SLOT_ROUTER_W,      /* [experts, hidden] */
+    PF_SLOT_ROUTER_BIAS,   /* added to scores for the choice alone; no gradient */
+    PF_SLOT_EXPERT_GATE_W, /* one row for each expert; expert by expert, these three */
+    PF_SLOT_EXPERT_UP_W,
+    PF_SLOT_EXPERT_DOWN_W,
+    PF_SLOT_SHARED_GATE_W, /* the experts that see every token, side by side */
+    PF_SLOT_SHARED_GATE_B,
+    PF_SLOT_SHARED_UP_W,
+    PF_SLOT_SHARED_UP_B,
+    PF_SLOT_SHARED_DOWN_W,
+    PF_SLOT_SHARED_DOWN_B,
     PF_SLOT_FINAL_NORM_W,
     PF_SLOT_FINAL_NORM_B,
     PF_SLOT_HEAD_W,
@@ -122,7 +141,7 @@ struct pf_tensor_row {
     int tied_to;    /* row index whose storage this row uses, or -1 */
     bool no_decay;  /* fewer than two dimensions */
     bool keep_fp32; /* never stored in a narrower dtype */
-    bool frozen;    /* no gradient, no update (config key freeze) */
+    bool frozen;    /* no gradient, no update (config key freeze, a router's bias) */
     enum pf_init_kind init;
     double init_std;
 };
@@ -139,22 +158,24 @@ struct pf_table {
  * dimension would be cut over tp, and pf_table_local_boxes answers for the mesh given. Which
  * layouts this build trains is not decided here.
  *
- * Returns 0; PF_EINVAL when the spec is impossible (pf_spec_check, which see); PF_ENOTSUP naming a
- * family that this build does not train yet; PF_ENOMEM. Free with pf_table_free.
+ * Returns 0; PF_EINVAL when the spec is impossible (pf_spec_check, which see); PF_ENOTSUP where its
+ * attention has no names; PF_ENOMEM. Free with pf_table_free. All nine families have tables; which of
+ * them a build trains says pf_model_check.
  *
  * Initialisation as transformers: normal(0, init_std) for matrices and embeddings, zeros for
  * biases, ones for norms; gpt2's c_proj weights have init_std / sqrt(2 * n_layers). The embedding's
  * row spec->padding_id starts at zero, which is a property of the spec and not of the row.
  * Source: transformers 5.24.0, PreTrainedModel._init_weights and modeling_gpt2.py.
  *
- * Names and shapes are those of the family's safetensors files: FORMATS.md 2a, 2b, 2e.
+ * Names and shapes are those of the family's safetensors files, experts one by one: FORMATS.md 2a to
+ * 2e. Blocks behind the last layer that predict further tokens have no rows.
  */
 int pf_table_new(const struct pf_model_spec *spec, const struct pf_mesh *mesh,
                  struct pf_table **table_out);
 void pf_table_free(struct pf_table *table);
 
-/* The row of (layer, slot), layer -1 outside the layers; NULL if the model has none. Looks through
- * the rows: ask once, outside the step. */
+/* The row of (layer, slot), layer -1 outside the layers, of the first expert where each has one; NULL
+ * if the model has none. Looks through the rows: ask once, outside the step. */
 const struct pf_tensor_row *pf_table_find(const struct pf_table *table, int layer,
                                           enum pf_slot slot);
 

@@ -145,13 +145,26 @@ static int check_rope(const struct pf_rope_spec *rope)
     return 0;
 }
 
-static int check_moe(const struct pf_moe_spec *moe)
+/* Experts are listed one by one, so their number over all layers has a bound. */
+#define EXPERTS_MAX (1 << 20)
+
+static int check_moe(const struct pf_model_spec *spec)
 {
+    const struct pf_moe_spec *const moe = &spec->moe;
+    int64_t size;
+
     if (moe->n_experts == 0) {
         return 0;
     }
-    PF_TRY(check_size("number of experts", moe->n_experts, INT32_MAX));
+    PF_TRY(check_size("number of experts", moe->n_experts, EXPERTS_MAX / spec->n_layers));
     PF_TRY(check_size("width of an expert", moe->expert_ffn, INT32_MAX));
+    if (moe->n_shared_experts < 0 || moe->n_shared_experts > EXPERTS_MAX ||
+        __builtin_mul_overflow(moe->expert_ffn * (moe->n_shared_experts + 1), spec->hidden,
+                               &size) ||
+        size > INT64_MAX / 16 / EXPERTS_MAX) {
+        return pf_fail(PF_EINVAL, "%lld shared experts, or experts as wide as %lld, are too many",
+                       (long long)moe->n_shared_experts, (long long)moe->expert_ffn);
+    }
     if (moe->top_k < 1 || moe->top_k > moe->n_experts) {
         return pf_fail(PF_EINVAL, "%lld experts of %lld cannot be chosen for a token",
                        (long long)moe->top_k, (long long)moe->n_experts);
@@ -165,6 +178,22 @@ static int check_moe(const struct pf_moe_spec *moe)
     return 0;
 }
 
+static int check_latent(const struct pf_model_spec *spec)
+{
+    const struct pf_mla_spec *const mla = &spec->mla;
+    const int64_t most = 1 << 20; /* heads times width times width of a latent fits */
+
+    if (mla->kv_rank == 0) {
+        return 0;
+    }
+    PF_TRY(check_size("kv_lora_rank", mla->kv_rank, most));
+    PF_TRY(check_size("qk_nope_head_dim", mla->nope_dim, most));
+    PF_TRY(check_size("qk_rope_head_dim", mla->rope_dim, most));
+    PF_TRY(check_size("v_head_dim", mla->v_dim, most));
+    PF_TRY(check_size("num_attention_heads", spec->n_heads, 1 << 16));
+    return mla->q_rank == 0 ? 0 : check_size("q_lora_rank", mla->q_rank, most);
+}
+
 int pf_spec_check(const struct pf_model_spec *spec)
 {
     PF_TRY(check_sizes(spec));
@@ -172,5 +201,6 @@ int pf_spec_check(const struct pf_model_spec *spec)
     PF_TRY(check_products(spec));
     PF_TRY(check_numbers(spec));
     PF_TRY(check_rope(&spec->rope));
-    return check_moe(&spec->moe);
+    PF_TRY(check_latent(spec));
+    return check_moe(spec);
 }

@@ -127,6 +127,7 @@ static int make_table(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
 
+    PF_TRY(pf_model_check(&t->spec));
     PF_TRY(pf_table_new(&t->spec, &c->mesh, &t->table));
     PF_TRY(apply_globs(t, "freeze", &c->freeze, pf_table_freeze));
     if (c->has_weight_decay_exclude) {

@@ -63,6 +63,12 @@ refuses 7 "--compare-layout is not in this build" --compare-layout tp=2 config.j
 refuses 7 "--supervise and --launch are not in this build" --supervise --launch 'mpirun -n 2' config.json
 refuses 2 "unknown device 'none'" --plan config.json device=none
 refuses 7 "cuda" --plan config.json device=cuda
+for family in mixtral qwen3_moe ernie4_5_moe; do
+    refuses 7 "$family needs experts, which this build does not train yet" --plan config.json model=null \
+        "model_name_or_path=$PF_ROOT/tests/fixtures/hf/$family/config.json"
+done
+refuses 7 "deepseek_v3 needs experts" --plan config.json model=null \
+    "model_name_or_path=$PF_ROOT/tests/fixtures/hf/deepseek_v3/config.json"
 
 "$train" --plan config.json >plan.txt 2>err.txt
 is $? 0 "--plan: exit 0"

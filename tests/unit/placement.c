@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const folders[] = {"gpt2", "llama", "llama-tied", "qwen2", "qwen3", "ernie4_5"};
+static const char *const folders[] = {
+    "gpt2",    "llama",     "llama-tied",      "qwen2",       "qwen3",       "ernie4_5",
+    "mixtral", "qwen3_moe", "qwen3_moe-mixed", "deepseek_v3", "ernie4_5_moe"};
 #define N_FOLDERS (sizeof folders / sizeof folders[0])
 
 /* A model in a layout. */
@@ -192,6 +194,9 @@ static const char *const layouts[] = {
     "pp=2,vpp=2,cp=2,sharding=2",
     "pp=2,vpp=2,dual=true,sharding=2,segments=0:1:3:4",
     "pp=2,sharding=5,whole_params=true,segments=uniform",
+    "tp=2,sharding=2,ep=4,stage=1",
+    "tp=2,sharding=2,ep=2,stage=3,cp=2",
+    "sharding=4,ep=2,pp=2,whole_params=true",
 };
 #define N_LAYOUTS (sizeof layouts / sizeof layouts[0])
 
@@ -201,9 +206,14 @@ static void layouts_are_exact(void)
         struct pf_model_spec spec = fixture_spec(folders[f], "config.json");
         int64_t faults = 0;
         spec.n_layers = 4;
+        spec.moe.layer_is_moe[3] = spec.moe.n_experts > 0;
         for (size_t l = 0; l < N_LAYOUTS; l++) {
             struct placed p;
-            if (place_spec(&spec, layouts[l], &p) != 0) {
+            const bool no_experts = strstr(layouts[l], "ep=") && spec.moe.n_experts == 0;
+            const int err = place_spec(&spec, layouts[l], &p);
+            if (no_experts) {
+                faults += err != PF_EINVAL;
+            } else if (err != 0) {
                 printf("# %s: %s\n", layouts[l], pf_error_message());
                 faults++;
             } else {

@@ -12,7 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const folders[] = {"gpt2", "llama", "llama-tied", "qwen2", "qwen3", "ernie4_5"};
+static const char *const folders[] = {"gpt2",
+                                      "llama",
+                                      "llama-tied",
+                                      "qwen2",
+                                      "qwen3",
+                                      "ernie4_5",
+                                      "mixtral",
+                                      "qwen3_moe",
+                                      "qwen3_moe-mixed",
+                                      "deepseek_v3",
+                                      "deepseek_v3-yarn",
+                                      "ernie4_5_moe"};
 #define N_FOLDERS (sizeof folders / sizeof folders[0])
 
 static struct pf_table *table_of_spec(const struct pf_model_spec *spec, int tp)
@@ -181,10 +192,12 @@ static void layout_keeps_its_promises(const char *folder, int tp, int rank)
         }
         wrong += layout->param_at[i] < at || layout->param_at[i] >= at + PF_LAYOUT_ALIGN;
         wrong += layout->param_at[i] % PF_LAYOUT_ALIGN != 0;
-        wrong += layout->grad_at[i] < grad_at || layout->grad_at[i] % PF_LAYOUT_ALIGN != 0;
+        wrong += row->frozen != (layout->grad_at[i] < 0);
+        wrong += !row->frozen &&
+                 (layout->grad_at[i] < grad_at || layout->grad_at[i] % PF_LAYOUT_ALIGN != 0);
         wrong += tp == 1 && layout->count[i] != pf_tensor_row_count(row);
         at = layout->param_at[i] + layout->count[i];
-        grad_at = layout->grad_at[i] + layout->count[i];
+        grad_at = row->frozen ? grad_at : layout->grad_at[i] + layout->count[i];
     }
     wrong += at > layout->param_elements || grad_at > layout->grad_reduced_elements;
     ok(wrong == 0, "%s tp=%d rank %d: in table order, aligned, without overlap", folder, tp, rank);
@@ -366,7 +379,6 @@ static void vocabulary_is_padded_in_memory_only(void)
 
 static void impossible_and_unknown_models_are_refused(void)
 {
-    static const char *const moe[] = {"mixtral", "qwen3_moe", "deepseek_v3", "ernie4_5_moe"};
     const struct pf_mesh mesh = {.degree = {1, 1, 1, 1, 1}, .ep = 1};
     struct pf_model_spec spec = fixture_spec("llama", "config.json");
     struct pf_table *table = NULL;
@@ -380,12 +392,18 @@ static void impossible_and_unknown_models_are_refused(void)
     spec.hidden = spec.ffn = INT32_MAX;
     ok(pf_table_new(&spec, &mesh, &table) == PF_EINVAL && !table,
        "a model beyond counting is refused");
-    for (size_t i = 0; i < sizeof moe / sizeof moe[0]; i++) {
-        spec = fixture_spec(moe[i], "config.json");
-        ok(pf_table_new(&spec, &mesh, &table) == PF_ENOTSUP && !table &&
-               strncmp(pf_error_message(), moe[i], strlen(moe[i])) == 0,
-           "%s", pf_error_message());
-    }
+    spec = fixture_spec("deepseek_v3", "config.json");
+    spec.mla.v_dim = 0;
+    ok(pf_table_new(&spec, &mesh, &table) == PF_EINVAL && !table &&
+           strcmp(pf_error_message(), "'v_head_dim' is 0, must be from 1 to 1048576") == 0,
+       "%s", pf_error_message());
+    spec = fixture_spec("mixtral", "config.json");
+    spec.moe.n_experts = 1 << 20;
+    ok(pf_table_new(&spec, &mesh, &table) == PF_EINVAL && !table,
+       "more experts than can be listed are refused");
+    spec = fixture_spec("ernie4_5_moe", "config.json");
+    spec.moe.expert_ffn = spec.hidden = INT32_MAX;
+    ok(pf_table_new(&spec, &mesh, &table) == PF_EINVAL && !table, "so are experts beyond counting");
 }
 
 static void optional_rows_follow_the_spec(void)
@@ -399,6 +417,56 @@ static void optional_rows_follow_the_spec(void)
        "biases are rows where the spec has them");
     ok(strcmp(pf_table_find(table, -1, PF_SLOT_HEAD_B)->name, "lm_head.bias") == 0,
        "so is the head's");
+    pf_table_free(table);
+}
+
+/* What the fixtures do not have: biases of latents and shared experts, queries without a latent. */
+static void optional_rows_of_latents_and_experts(void)
+{
+    struct pf_model_spec spec = fixture_spec("deepseek_v3", "config.json");
+
+    spec.q_bias = spec.k_bias = spec.o_bias = true;
+    struct pf_table *table = table_of_spec(&spec, 1);
+    const struct pf_tensor_row *row = pf_table_find(table, 1, PF_SLOT_KV_A_B);
+    ok(row && strcmp(row->name, "model.layers.1.self_attn.kv_a_proj_with_mqa.bias") == 0 &&
+           row->n_dims == 1 && row->shape[0] == 24 && pf_table_find(table, 1, PF_SLOT_Q_A_B) &&
+           pf_table_find(table, 1, PF_SLOT_O_B) && !pf_table_find(table, 1, PF_SLOT_Q_B),
+       "attention_bias concerns what leads into the latents and out of the heads");
+    pf_table_free(table);
+    spec.mla.q_rank = 0;
+    table = table_of_spec(&spec, 1);
+    row = pf_table_find(table, 0, PF_SLOT_Q_W);
+    ok(row && row->shape[0] == 96 && row->shape[1] == 48 &&
+           !pf_table_find(table, 0, PF_SLOT_Q_A_W) && !pf_table_find(table, 0, PF_SLOT_Q_A_B) &&
+           !pf_table_find(table, 0, PF_SLOT_Q_B),
+       "queries without a latent have one projection");
+    pf_table_free(table);
+    spec = fixture_spec("ernie4_5_moe", "config.json");
+    spec.mlp_bias = true;
+    table = table_of_spec(&spec, 1);
+    row = pf_table_find(table, 1, PF_SLOT_SHARED_UP_B);
+    ok(row && row->shape[0] == 48 && pf_table_find(table, 0, PF_SLOT_UP_B) &&
+           !pf_table_find(table, 1, PF_SLOT_UP_B),
+       "use_bias gives shared experts one, the others none");
+    pf_table_free(table);
+}
+
+static void routers_stay_fp32(const char *folder, bool is_kept)
+{
+    struct pf_table *table = table_of(folder, 1);
+    int wrong = 0, routers = 0;
+
+    for (int64_t i = 0; i < table->n_rows; i++) {
+        const struct pf_tensor_row *row = &table->rows[i];
+        const bool bias = row->slot == PF_SLOT_ROUTER_BIAS, router = row->slot == PF_SLOT_ROUTER_W;
+        wrong += row->keep_fp32 != (bias || (router && is_kept));
+        wrong += row->frozen != bias || (bias && (!row->no_decay || row->init != PF_INIT_ZEROS));
+        wrong += (row->expert >= 0) !=
+                 (row->slot >= PF_SLOT_EXPERT_GATE_W && row->slot <= PF_SLOT_EXPERT_DOWN_W);
+        routers += router;
+    }
+    ok(wrong == 0 && routers > 0, "%s: the router %s fp32, its bias does and takes no gradient",
+       folder, is_kept ? "stays" : "need not stay");
     pf_table_free(table);
 }
 
@@ -421,5 +489,10 @@ int main(void)
     vocabulary_is_padded_in_memory_only();
     impossible_and_unknown_models_are_refused();
     optional_rows_follow_the_spec();
+    optional_rows_of_latents_and_experts();
+    routers_stay_fp32("mixtral", false);
+    routers_stay_fp32("qwen3_moe", false);
+    routers_stay_fp32("deepseek_v3", true);
+    routers_stay_fp32("ernie4_5_moe", true);
     return done();
 }
