@@ -207,7 +207,8 @@ static int copy_line(struct metrics *m)
     if (!m->copy || (fputs(m->line.text, m->copy) >= 0 && fflush(m->copy) == 0)) {
         return 0;
     }
-    if (errno != EPIPE || !freopen("/dev/null", "w", m->copy)) {
+    const FILE *const nowhere = errno == EPIPE ? freopen("/dev/null", "w", m->copy) : NULL;
+    if (!nowhere) {
         return pf_fail_errno(PF_EIO, "cannot write metrics to the output");
     }
     m->copy = NULL;
