@@ -5,6 +5,7 @@ complete -c pf-bench -l dtype -r -d 'ops: of arrays; may be given again (float32
 complete -c pf-bench -l shape -r -d 'ops: such as 1024x384x1536 for gemm'
 complete -c pf-bench -l model -r -d 'ops: the shapes of a training config'
 complete -c pf-bench -l against -r -d 'ops: measure onednn or openblas in turn'
+complete -c pf-bench -l kernel -r -d 'ops: which serves (those of a run)'
 complete -c pf-bench -l threads -r -d 'ops: how many (the CPUs of this process)'
 complete -c pf-bench -l steps -r -d 'step: how many (20)'
 complete -c pf-bench -l warmup -r -d 'calls before samples of a case (2; step: 3)'

@@ -18,7 +18,7 @@ struct options {
     double max_slowdown, min_ratio;
     int64_t warmup, repeat, steps, threads; /* -1: not given */
     double seconds;                         /* NAN: not given */
-    const char *device, *shape, *model, *against;
+    const char *device, *shape, *model, *against, *kernel;
     struct pf_opt_list dtypes;
     bool list, force, markdown;
     bool answered; /* the record is out */

@@ -43,6 +43,7 @@ int command_ops(struct options *o, int n, char **operands)
                                            .shapes = o->shape,
                                            .model = o->model,
                                            .against = o->against,
+                                           .kernel = o->kernel,
                                            .n_threads = o->threads > 0 ? (int)o->threads : 0,
                                            .effort = effort_of(o),
                                            .list = o->list,

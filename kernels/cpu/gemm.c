@@ -19,7 +19,7 @@
 /* Words of a block: along k, of a (A_WORDS), of b and of sums. */
 #define K_WORDS 512
 #define A_WORDS (512 * 1024)
-#define B_WORDS (128 * 1024)
+#define B_WORDS (120 * 1024)
 #define C_WORDS (PF_GEMM_SCRATCH_FLOATS - A_WORDS - B_WORDS - DOT_SLACK)
 
 /* A part of c, and how it is computed. */

@@ -102,6 +102,16 @@ static void build_gemm(struct bench_call *c, const struct bench_shape *s)
     g->a = in(c, s->trans_a ? k : m, g->lda);
     g->b = in(c, s->trans_b ? n : k, g->ldb);
     g->c = s->accumulate ? in_out_f32(c, m, n, -1, 1) : out(c, m, n);
+    if (s->residual) {
+        g->residual = in(c, m, n);
+        g->ldr = n;
+    }
+    if (s->activate) {
+        g->activate = true;
+        g->act = s->act;
+        g->pre = out(c, m, n);
+        g->ldp = n;
+    }
 }
 
 static int64_t sum_gemm(const struct bench_shape *s)
@@ -131,7 +141,7 @@ static bool slice_gemm(const struct bench_shape *s, int i, struct bench_slice *s
     slice->narrow.d[0] = n;
     slice->row[0] = s->trans_a ? 0 : at;
     slice->column[0] = s->trans_a ? at : 0;
-    slice->row[2] = at;
+    slice->row[2] = slice->row[3] = at; /* c, and residual or sum before the activation */
     return true;
 }
 
@@ -494,17 +504,19 @@ CALL(adamw)
 #define ROWS "ROWSxWIDTH", 2, "4096x1024"
 #define ELEMENTS "N", 1, "4194304"
 /* Each weight of GPT-2 124M and of a model of 6 layers x 384 at 1024 tokens: the product forward, that
- * of the input's gradient, and that of the weight's (tn: fp32, added to). */
+ * of the input's gradient, and that of the weight's (tn: fp32, added to). Then GPT-2's products that
+ * end in the residual stream, or an activation. */
 #define GEMM_SHAPES                                                                                \
     "1024x1152x384,1024x384x384,1024x1536x384,1024x384x1536,"                                      \
-    "1024x2304x768,1024x768x768,1024x3072x768,1024x768x3072"
+    "1024x2304x768,1024x768x768,1024x3072x768,1024x768x3072,"                                      \
+    "1024x768x768:nt+residual,1024x768x3072:nt+residual,1024x3072x768:nt+gelu_tanh"
 #define ATTENTION                                                                                  \
     "BATCHxSEQxHEADSxKVxDIM", 5,                                                                   \
         "4x256x6x6x64,1x1024x4x4x64,1x2048x4x4x64,1x4096x2x2x64,1x2048x2x2x128"
 
 const struct bench_op bench_ops[] = {
-    {PF_OP_GEMM, "MxNxK[:nn|nt|tn]", 3, GEMM_SHAPES, PF_BENCH_FLOP, build_gemm, sum_gemm,
-     slice_gemm, NULL, NULL, call_gemm},
+    {PF_OP_GEMM, "MxNxK[:nn|nt|tn][+residual|+silu|+gelu_tanh|+gelu_erf|+relu]", 3, GEMM_SHAPES,
+     PF_BENCH_FLOP, build_gemm, sum_gemm, slice_gemm, NULL, NULL, call_gemm},
     {PF_OP_EMBED_FWD, "TOKENSxWIDTHxROWS", 3, "4096x1024x8192", PF_BENCH_BYTE, build_embed_fwd,
      NULL, NULL, NULL, NULL, call_embed_fwd},
     {PF_OP_EMBED_BWD, "TOKENSxWIDTHxROWS", 3, "4096x1024x8192", PF_BENCH_BYTE, build_embed_bwd,

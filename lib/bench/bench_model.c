@@ -22,13 +22,28 @@ static int add(const struct sizes *z, enum pf_op op, struct bench_shape shape)
     return bench_items_add(z->items, z->options, bench_op_find(op), &shape);
 }
 
+static enum pf_act_kind act_of(const struct pf_model_spec *spec)
+{
+    return spec->act == PF_SPEC_ACT_SILU        ? PF_ACT_SILU
+           : spec->act == PF_SPEC_ACT_GELU_TANH ? PF_ACT_GELU_TANH
+           : spec->act == PF_SPEC_ACT_GELU_ERF  ? PF_ACT_GELU_ERF
+                                                : PF_ACT_RELU;
+}
+
 /* y = x W^T or x W of n rows, and the two products of its backward pass, as lib/model calls them. */
 static int add_products(const struct sizes *z, int64_t n, const struct pf_tensor_row *w)
 {
     const int64_t n_in = w->in_out ? w->shape[0] : w->shape[1];
     const int64_t n_out = w->in_out ? w->shape[1] : w->shape[0];
 
-    PF_TRY(add(z, PF_OP_GEMM, (struct bench_shape){.d = {n, n_out, n_in}, .trans_b = !w->in_out}));
+    const bool to_residual = w->slot == PF_SLOT_O_W || w->slot == PF_SLOT_DOWN_W;
+    const struct bench_shape forward = {.d = {n, n_out, n_in},
+                                        .trans_b = !w->in_out,
+                                        .residual = to_residual && !(z->spec->residual_dropout > 0),
+                                        .activate = w->slot == PF_SLOT_UP_W && !z->spec->gated,
+                                        .act = act_of(z->spec)};
+
+    PF_TRY(add(z, PF_OP_GEMM, forward));
     PF_TRY(add(z, PF_OP_GEMM, (struct bench_shape){.d = {n, n_in, n_out}, .trans_b = w->in_out}));
     return add(z, PF_OP_GEMM,
                (struct bench_shape){
@@ -104,9 +119,13 @@ static int add_rest(const struct sizes *z, const struct pf_table *table)
         const bool own = table->rows[i].tied_to < 0;
         n_parameters += own ? pf_tensor_row_count(&table->rows[i]) : 0;
     }
-    PF_TRY(add(z, s->gated ? PF_OP_GLU_FWD : PF_OP_ACT_FWD, s->gated ? rows : all));
+    if (s->gated) { /* without a gate the activation ends a product */
+        PF_TRY(add(z, PF_OP_GLU_FWD, rows));
+    }
     PF_TRY(add(z, s->gated ? PF_OP_GLU_BWD : PF_OP_ACT_BWD, s->gated ? rows : all));
-    PF_TRY(add(z, PF_OP_ADD, hidden));
+    if (s->residual_dropout > 0) {
+        PF_TRY(add(z, PF_OP_ADD, hidden));
+    }
     if (s->residual_dropout > 0 || s->embed_dropout > 0) {
         PF_TRY(add(z, PF_OP_DROPOUT, hidden));
     }

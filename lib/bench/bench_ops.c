@@ -40,6 +40,25 @@ static void warn_of_variables(const struct pf_bench_env *env)
     }
 }
 
+/* Rows named variant serve wherever they can. */
+static int choose_named(struct pf_ops *ops, const char *variant)
+{
+    struct pf_ops_row row;
+    bool found = false;
+
+    for (int op = 0; op < PF_OP_COUNT; op++) {
+        for (int d = 0; d < PF_DTYPE_COUNT; d++) {
+            for (int i = 0; pf_ops_row(ops, (enum pf_op)op, (enum pf_dtype)d, i, &row); i++) {
+                if (row.usable && strcmp(row.kernel->variant, variant) == 0) {
+                    PF_TRY(pf_ops_choose(ops, (enum pf_op)op, (enum pf_dtype)d, variant));
+                    found = true;
+                }
+            }
+        }
+    }
+    return found ? 0 : pf_fail(PF_EUSAGE, "no kernel '%s' serves here", variant);
+}
+
 static int open_all(struct session *s)
 {
     const struct pf_bench_ops_options *const o = s->options;
@@ -50,6 +69,7 @@ static int open_all(struct session *s)
     (void)snprintf(env->device, sizeof env->device, "%s", pf_dev_name(dev));
     PF_TRY(pf_dev_close(dev));
     PF_TRY(pf_ops_open(&(struct pf_ops_options){.n_threads = o->n_threads}, &s->ops));
+    PF_TRY(o->kernel ? choose_named(s->ops, o->kernel) : pf_ops_measure(s->ops));
     PF_TRY(pf_ops_open(&(struct pf_ops_options){.n_threads = 1, .ref_only = true}, &s->reference));
     env->n_threads = pf_ops_threads(s->ops);
     (void)snprintf(env->isa, sizeof env->isa, "%s", pf_ops_isa(s->ops));

@@ -136,7 +136,8 @@ bool bench_rival_serves(const struct bench_rival *rival, const struct bench_item
         return false;
     }
     if (rival->sgemm) {
-        return item->dtype == PF_DTYPE_F32 && fits_int(&item->shape);
+        return item->dtype == PF_DTYPE_F32 && fits_int(&item->shape) && !item->shape.residual &&
+               !item->shape.activate;
     }
     return choose_dnnl(rival->dnnl, item->dtype);
 }

@@ -17,18 +17,37 @@ static int bad_shape(const struct bench_op *op, const char *text)
                    op->form);
 }
 
-/* The letters after the colon of a product. */
+static const char *const act_names[] = {[PF_ACT_SILU] = "silu",
+                                        [PF_ACT_GELU_TANH] = "gelu_tanh",
+                                        [PF_ACT_GELU_ERF] = "gelu_erf",
+                                        [PF_ACT_RELU] = "relu"};
+
+/* What ends a product, after its plus. */
+static int parse_end(const struct bench_op *op, const char *text, const char *end,
+                     struct bench_shape *shape)
+{
+    shape->residual = strcmp(end, "residual") == 0;
+    for (int act = PF_ACT_SILU; act <= PF_ACT_RELU; act++) {
+        if (strcmp(end, act_names[act]) == 0) {
+            shape->activate = true;
+            shape->act = (enum pf_act_kind)act;
+        }
+    }
+    return shape->accumulate || !(shape->residual || shape->activate) ? bad_shape(op, text) : 0;
+}
+
+/* The letters after the colon of a product, and what follows them. */
 static int parse_transposes(const struct bench_op *op, const char *text, const char *letters,
                             struct bench_shape *shape)
 {
-    if (op->op != PF_OP_GEMM || strlen(letters) != 2 || strspn(letters, "nt") != 2 ||
-        strcmp(letters, "tt") == 0) {
+    if (op->op != PF_OP_GEMM || strspn(letters, "nt") != 2 || strncmp(letters, "tt", 2) == 0 ||
+        (letters[2] != '\0' && letters[2] != '+')) {
         return bad_shape(op, text);
     }
     shape->trans_a = letters[0] == 't';
     shape->trans_b = letters[1] == 't';
     shape->accumulate = shape->trans_a;
-    return 0;
+    return letters[2] ? parse_end(op, text, letters + 3, shape) : 0;
 }
 
 /* "1024x384x1536:nt"; *is_whole_out: transposes were given, or there are none to give. */
@@ -70,8 +89,12 @@ static void print_shape(const struct bench_op *op, const struct bench_shape *s, 
         n += (size_t)snprintf(text + n, 64 - n, "%s%" PRId64, i ? "x" : "", s->d[i]);
     }
     if (op->op == PF_OP_GEMM) {
-        (void)snprintf(text + n, 64 - n, ":%c%c%s", s->trans_a ? 't' : 'n', s->trans_b ? 't' : 'n',
-                       s->accumulate || !s->trans_a ? "" : "=");
+        (void)snprintf(text + n, 64 - n, ":%c%c%s%s%s", s->trans_a ? 't' : 'n',
+                       s->trans_b ? 't' : 'n', s->accumulate || !s->trans_a ? "" : "=",
+                       s->residual || s->activate ? "+" : "",
+                       s->residual   ? "residual"
+                       : s->activate ? act_names[s->act]
+                                     : "");
     }
 }
 

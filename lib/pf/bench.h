@@ -196,7 +196,9 @@ struct pf_bench_ops_options {
     const char *shapes;  /* "1024x1024x1024,512x512x512", NULL: the built-in ones */
     const char *model;   /* a training config whose shapes to take, or NULL */
     const char *against; /* "onednn", "openblas", or NULL */
-    int n_threads;       /* 0: the CPUs this process may use */
+    const char *
+        kernel; /* the rows of this name serve where there are some; NULL: those that serve a run */
+    int n_threads; /* 0: the CPUs this process may use */
     struct pf_bench_effort effort;
     bool list;                                                    /* add cases, measure nothing */
     void (*progress)(void *context, int64_t done, int64_t total); /* or NULL */
@@ -205,7 +207,7 @@ struct pf_bench_ops_options {
 
 /*
  * Check and measure ops. Wrong results are failures of the record, and not measured. Errors:
- * PF_EUSAGE for an unknown op, dtype, shape or rival; PF_ENOTSUP for a device or rival that is not
+ * PF_EUSAGE for an unknown op, dtype, shape, rival or kernel; PF_ENOTSUP for a device or rival that is not
  * here; what a kernel or the config returns.
  */
 int pf_bench_ops(const struct pf_bench_ops_options *options, struct pf_bench_record *record);

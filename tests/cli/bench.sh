@@ -59,9 +59,13 @@ refuses 2 "no op is named 'gem'; did you mean 'gemm'?" ops gem
 refuses 2 "'4x4' is no shape of gemm, which has MxNxK" ops gemm --shape 4x4
 refuses 2 "'4x4x0' is no shape" ops gemm --shape 4x4x0
 refuses 2 "'4x4x4:xy' is no shape" ops gemm --shape 4x4x4:xy
+refuses 2 "'4x4x4:tn+relu' is no shape" ops gemm --shape 4x4x4:tn+relu
+refuses 2 "'4x4x4:nt+tanh' is no shape" ops gemm --shape 4x4x4:nt+tanh
 refuses 2 "'4x4:nn' is no shape" ops rmsnorm_fwd --shape 4x4:nn
 refuses 2 "--dtype is" ops gemm --dtype int8
 refuses 2 "--against is onednn or openblas" ops gemm --against mkl
+refuses 2 "no kernel 'abacus' serves here" ops gemm --kernel abacus
+refuses 2 "--kernel" compare nowhere nowhere --kernel ref
 refuses 2 "--min-ratio needs --against" ops gemm --min-ratio 1.2
 refuses 2 "--max-slowdown needs" ops gemm --max-slowdown 1.2
 refuses 2 "--force needs" ops gemm --force
@@ -82,7 +86,7 @@ refuses 4 "nowhere" step nowhere
 
 # What there is.
 gives 0 "--list" ops --list
-for case in 'gemm F32 1024x1152x384:nt' 'gemm BF16 1024x768x3072:tn' 'adamw F32' 'rope BF16' \
+for case in 'gemm F32 1024x1152x384:nt' 'gemm BF16 1024x3072x768:nt+gelu_tanh' 'gemm BF16 1024x768x3072:tn' 'adamw F32' 'rope BF16' \
     'attention_bwd F32 1x2048x4x4x64' 'cross_entropy F32 1024x8192'; do
     grep -qF -- "$case" out
     ok $? "--list names $case"
