@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tile.h - the register-blocked product on which gemm.c and attention.c stand.
+ * tile.h - the register-blocked product on which attention.h stands: of words (dot.h), like gemm.c's, but of matrices
+ * that lie in other ways than in panels.
  *
  * c[m,n] = or += a[m,k] b[k,n]. Lanes run along n; elements of a are broadcast, so a may lie in any
  * order (element (i,p) at a[i*a_row + p*a_col]) while rows of b and c are contiguous, at distances
@@ -10,7 +11,7 @@
 #ifndef PF_CPU_TILE_H
 #define PF_CPU_TILE_H
 
-#include "vec.h"
+#include "dot.h"
 
 #include <stdbool.h>
 
@@ -60,10 +61,10 @@ V_INLINE void tile_block(const int rows, const int vectors, const int64_t last,
         }
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
-            const vf x = v_set(a[i * a_row + p * a_col]);
+            const vf x = dot_spread(a + i * a_row + p * a_col);
 #pragma GCC unroll 8
             for (int j = 0; j < vectors; j++) {
-                sum[i][j] = v_fma(x, row[j], sum[i][j]);
+                sum[i][j] = dot_word(x, row[j], sum[i][j]);
             }
         }
     }

@@ -262,6 +262,14 @@ V_INLINE float v_max_lane(vf x)
     return lane[0];
 }
 
+/* x 2^n, in two steps, since 2^n alone may not be a normal number. */
+V_INLINE vf v_scale2(vf x, vi n)
+{
+    const vi half = n >> 1;
+
+    return x * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
+}
+
 /*
  * exp(x): x = n ln2 + r with |r| <= ln2/2; a polynomial of degree 6 for exp(r) (error 1e-8
  * relative before rounding), then times 2^n. Error below 1.1 ulp where the result is normal; 0 below
@@ -286,9 +294,34 @@ V_INLINE vf v_exp(vf x)
 #if defined(__AVX512F__)
     return _mm512_scalef_ps(p, n);
 #else
-    /* Two steps, since 2^n alone may not be a normal number. */
-    const vi whole = (vi)t - (vi)magic, half = whole >> 1;
-    return p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+    return v_scale2(p, (vi)t - (vi)magic);
+#endif
+}
+
+/*
+ * 2^x: x = n + r with |r| <= 1/2; a polynomial of degree 5 for 2^r, whose error of 1.1e-7 is less than
+ * what rounding leaves of a score, then times 2^n. Exactly 1 at 0, 0 at -infinity, NaN for NaN.
+ */
+V_INLINE vf v_exp2(vf x)
+{
+#if defined(__AVX512DQ__)
+    const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    const vf magic = v_set(0x1.8p23f);
+
+    x = v_min(v_set(129.0f), v_max(v_set(-152.0f), x));
+    const vf t = x + magic, r = x - (t - magic);
+#endif
+    vf p = v_fma(v_set(0x1.5bba14p-10f), r, v_set(0x1.3cea88p-7f));
+
+    p = v_fma(p, r, v_set(0x1.c6b752p-5f));
+    p = v_fma(p, r, v_set(0x1.ebf9bcp-3f));
+    p = v_fma(p, r, v_set(0x1.62e42ap-1f));
+    p = v_fma(p, r, v_set(1.0f));
+#if defined(__AVX512DQ__)
+    return _mm512_scalef_ps(p, x - r);
+#else
+    return v_scale2(p, (vi)t - (vi)magic);
 #endif
 }
 
