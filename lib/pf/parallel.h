@@ -3,7 +3,7 @@
  * parallel.h - the parallel options of a layout, and the one place that says which layouts a model
  * can have.
  *
- * Options come from the text of pf-reshard's --to; they are completed and judged
+ * Options come from the text of pf-reshard's --to or from a config; they are completed and judged
  * by pf_parallel_resolve, which also gives the mesh. What each rank then holds is pf/placement.h.
  *
  *     struct pf_parallel par;
@@ -26,6 +26,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct pf_json;
 
 #define PF_PARALLEL_SEGMENTS_MAX 1024
 
@@ -52,6 +54,17 @@ void pf_parallel_init(struct pf_parallel *par);
  * the nearest), a key given twice, a value that is no number or out of range.
  */
 int pf_parallel_parse(const char *text, struct pf_parallel *par_out);
+
+/*
+ * Read the layout keys of a config, a JSON object, by PaddleFormers' names and their old ones:
+ * tensor_model_parallel_size (or tensor_parallel_degree), pipeline_model_parallel_size,
+ * virtual_pipeline_model_parallel_size, expert_model_parallel_size, context_parallel_size or
+ * sep_parallel_size, sharding_parallel_size, sharding, split_param, sharding_comm_buffer_size_MB,
+ * hybrid_parallel_topo_order, pp_seg_method, num_layers_in_first_pipeline_stage and ..._last_...,
+ * use_dualpipev. -1 and null mean not given; other keys are not looked at. PF_EUSAGE names the key and
+ * the line.
+ */
+int pf_parallel_read(const struct pf_json *config, struct pf_parallel *par_out);
 
 /*
  * Complete the options for `world` ranks (0: as many as the degrees make) and decide whether a

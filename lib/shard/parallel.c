@@ -7,6 +7,7 @@
 #include "shard_internal.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #define DEGREE_MAX (1 << 24)
@@ -140,6 +141,14 @@ static int set_key(const struct key *key, const char *value, struct pf_parallel 
     return set_flag(key, value, par);
 }
 
+int shard_parallel_set(const char *name, const char *value, struct pf_parallel *par)
+{
+    size_t i = 0;
+
+    PF_TRY(find_key(name, &i));
+    return set_key(&keys[i], value, par);
+}
+
 /* One word "key=value"; `seen` are the keys before it. It is cut at its '='. */
 static int parse_word(char *word, bool seen[N_KEYS], struct pf_parallel *par)
 {
@@ -176,44 +185,57 @@ int pf_parallel_parse(const char *text, struct pf_parallel *par_out)
     return 0;
 }
 
-static void print_optional(const struct pf_parallel *par, struct pf_str *text)
+/* One more word; `begin`: where the first one starts. */
+static void print_word(struct pf_str *text, size_t begin, const char *key, const char *value)
+{
+    pf_str_appendf(text, "%s%s=%s", text->len > begin ? "," : "", key, value);
+}
+
+static void print_number(struct pf_str *text, size_t begin, const char *key, int64_t value)
+{
+    char digits[32];
+
+    snprintf(digits, sizeof digits, "%lld", (long long)value);
+    print_word(text, begin, key, digits);
+}
+
+static void print_optional(const struct pf_parallel *par, struct pf_str *text, size_t begin)
 {
     if (par->pp_first) {
-        pf_str_append(text, ",order=pp_first");
+        print_word(text, begin, "order", "pp_first");
     }
     if (par->dual) {
-        pf_str_append(text, ",dual=true");
+        print_word(text, begin, "dual", "true");
     }
     if (par->whole_params) {
-        pf_str_append(text, ",whole_params=true");
+        print_word(text, begin, "whole_params", "true");
     }
     if (par->first_layers > 0) {
-        pf_str_appendf(text, ",first_layers=%lld", (long long)par->first_layers);
+        print_number(text, begin, "first_layers", par->first_layers);
     }
     if (par->last_layers > 0) {
-        pf_str_appendf(text, ",last_layers=%lld", (long long)par->last_layers);
+        print_number(text, begin, "last_layers", par->last_layers);
     }
     if (par->bucket_bytes > 0 && par->bucket_bytes != DEFAULT_BUCKET_BYTES) {
-        pf_str_appendf(text, ",bucket=%lld", (long long)par->bucket_bytes);
+        print_number(text, begin, "bucket", par->bucket_bytes);
     }
     if (par->segments[0]) {
-        pf_str_appendf(text, ",segments=%s", par->segments);
+        print_word(text, begin, "segments", par->segments);
     }
 }
 
 int pf_parallel_print(const struct pf_parallel *par, struct pf_str *text)
 {
-    const char *comma = "";
+    const size_t begin = text->len;
 
     for (size_t i = 0; i < N_KEYS && keys[i].kind == KIND_INT; i++) {
         int value;
         memcpy(&value, (const char *)par + keys[i].field, sizeof value);
         if (value >= keys[i].min) {
-            pf_str_appendf(text, "%s%s=%d", comma, keys[i].name, value);
-            comma = ",";
+            print_number(text, begin, keys[i].name, value);
         }
     }
-    print_optional(par, text);
+    print_optional(par, text, begin);
     return pf_str_error(text);
 }
 
@@ -311,7 +333,7 @@ static void fill_in(struct pf_parallel *par)
             par->degree[a] = 1;
         }
     }
-    par->vpp = par->vpp > 0 ? par->vpp : 1;
+    par->vpp = par->vpp > 0 ? par->vpp : par->dual ? 2 : 1;
     par->ep = par->ep > 0 ? par->ep : 1;
     par->bucket_bytes = par->bucket_bytes > 0 ? par->bucket_bytes : DEFAULT_BUCKET_BYTES;
 }

@@ -13,6 +13,9 @@
 /* Are the segments of a form that pf_parallel_chunks knows? 0 or PF_EUSAGE. */
 int shard_segments_check(const char *segments);
 
+/* Set one option by its name in the text of a layout. */
+int shard_parallel_set(const char *key, const char *value, struct pf_parallel *par);
+
 /* An interval of a dimension. */
 #define SHARD_MAX_SPANS 3
 struct shard_span {
