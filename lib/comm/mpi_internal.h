@@ -49,11 +49,12 @@ struct news {
     struct place place;
     int32_t world_rank;
     int32_t is_question; /* the sender's own deadline has passed */
+    int32_t yields;      /* a question had reached the sender before that: it will not speak */
 };
 
 /* An answer from each rank, or none yet. */
 struct heard {
-    bool heard, expired;
+    bool heard, expired; /* expired: its deadline has passed, and it may speak of it */
     struct place place;
 };
 
@@ -67,6 +68,7 @@ struct job {
     MPI_Comm news;
     struct place place;
     struct heard *heard;      /* [world size] */
+    bool yields;              /* another rank speaks of the deadline that has passed */
     struct news *outbox;      /* [world size] */
     MPI_Request *outbox_busy; /* [world size] */
     MPI_Request *requests;    /* those of the operation that is under way */

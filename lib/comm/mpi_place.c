@@ -52,6 +52,7 @@ static void tell(struct mpi *c, int to_world_rank, bool is_question)
         .place = job->place,
         .world_rank = c->base.world->rank,
         .is_question = is_question,
+        .yields = is_question && job->yields,
     };
     MPI_Isend(news, (int)sizeof *news, MPI_BYTE, to_world_rank, 0, job->news, busy);
 }
@@ -73,7 +74,7 @@ void pf_mpi_listen(struct mpi *c)
         }
         struct heard *heard = &job->heard[news.world_rank];
         heard->heard = true;
-        heard->expired = heard->expired || news.is_question;
+        heard->expired = heard->expired || (news.is_question && !news.yields);
         heard->place = news.place;
         if (news.is_question) {
             tell(c, news.world_rank, false);
@@ -249,23 +250,35 @@ static int blame(const struct mpi *c)
                    c->base.world->timeout_s);
 }
 
-/* Several ranks may find out at the same time: the lowest of them speaks. */
+static bool any_expired(const struct mpi *c, int n_ranks)
+{
+    for (int r = 0; r < n_ranks; r++) {
+        if (c->job->heard[r].expired) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * Several ranks may find out at nearly the same time, and one of them speaks. Whoever had been asked
+ * before its own deadline passed leaves it to those that asked. Of the others, which asked before
+ * they had heard of each other, the lowest speaks: a rank's question reaches each of them before the
+ * answers that it waits for.
+ */
 int pf_mpi_expire(struct mpi *c)
 {
     struct job *job = c->job;
 
+    pf_mpi_listen(c);
+    job->yields = any_expired(c, c->base.world->size);
     ask_all(c);
     for (size_t i = 0; i < job->n_requests; i++) {
         int done; /* MPI_Testall leaves all as they are until the last is done */
         MPI_Test(&job->requests[i], &done, MPI_STATUS_IGNORE);
     }
     const int err = blame(c);
-    bool speaks = true;
-
-    for (int r = 0; r < c->base.world->rank; r++) {
-        speaks = speaks && !job->heard[r].expired;
-    }
     c->base.world->broken = true;
-    pf_comm_shared_fault(speaks);
+    pf_comm_shared_fault(!job->yields && !any_expired(c, c->base.world->rank));
     return err;
 }
