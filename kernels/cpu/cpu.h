@@ -43,10 +43,10 @@ V_INLINE void cpu_part(int64_t n, int64_t grain, int n_parts, int part, int64_t 
 V_INLINE bool cpu_streams(const struct pf_kctx *ctx, const void *y, int64_t n_rows, int64_t width,
                           int64_t ld)
 {
-    const size_t unit = VL * sizeof(elem);
+    const size_t line = 64;
 
     return ctx->cache_bytes > 0 && (size_t)(n_rows * width) > ctx->cache_bytes / sizeof(elem) &&
-           (uintptr_t)y % unit == 0 && (n_rows == 1 || (size_t)ld * sizeof(elem) % unit == 0);
+           (uintptr_t)y % line == 0 && (n_rows == 1 || (size_t)ld * sizeof(elem) % line == 0);
 }
 
 /* Things [lo, hi) of an op, as part `part`. */

@@ -2,6 +2,7 @@
 /* elementwise.c - addition, scaling, dropout, AdamW, and the bias gradient (a sum over rows). */
 #include "cpu.h"
 #include "mask.h"
+#include "pair.h"
 
 static void add_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo, int64_t hi)
 {
@@ -11,7 +12,7 @@ static void add_part(const struct pf_kctx *ctx, const void *args, int part, int6
     const bool stream = y != a && y != b && cpu_streams(ctx, y, 1, g->n, g->n);
 
     (void)part;
-    V_LOOP(lo, hi, e_put_n(y + i, e_load_n(a + i, n) + e_load_n(b + i, n), n, stream));
+    P_LOOP(lo, hi, pair_put(y + i, pair_add(pair_load(a + i, n), pair_load(b + i, n)), n, stream));
     e_fence();
 }
 
@@ -19,7 +20,7 @@ int PF_CPU(add)(const struct pf_kctx *ctx, const void *args)
 {
     const struct pf_add_args *a = args;
 
-    cpu_run(ctx, a, a->n, VL, a->n, add_part);
+    cpu_run(ctx, a, a->n, PL, a->n, add_part);
     return 0;
 }
 
@@ -31,14 +32,14 @@ static void scale_part(const struct pf_kctx *ctx, const void *args, int part, in
 
     (void)ctx;
     (void)part;
-    V_LOOP(lo, hi, e_store_n(x + i, e_load_n(x + i, n) * a->factor, n));
+    P_LOOP(lo, hi, pair_put(x + i, pair_scale(pair_load(x + i, n), a->factor), n, false));
 }
 
 int PF_CPU(scale)(const struct pf_kctx *ctx, const void *args)
 {
     const struct pf_scale_args *a = args;
 
-    cpu_run(ctx, a, a->n, VL, a->n, scale_part);
+    cpu_run(ctx, a, a->n, PL, a->n, scale_part);
     return 0;
 }
 
@@ -129,17 +130,17 @@ int PF_CPU(adamw)(const struct pf_kctx *ctx, const void *args)
 
 /* Rows are summed in blocks, and the blocks' sums in order, which keeps the rounding error of long
  * sums small. A thread owns columns, so the order does not depend on their number. */
-#define BIAS_ROWS 32
+#define BIAS_ROWS 8
 
-/* to = or += the sum of n_rows rows, at n columns. */
+/* to += the sum of n_rows rows, at n columns, in the order of pair_place. */
 V_INLINE void add_rows(const elem *rows, int64_t ld, int64_t n_rows, float *to, int64_t n)
 {
-    vf sum = {0};
+    struct pair sum = pair_load(rows, n);
 
-    for (int64_t r = 0; r < n_rows; r++) {
-        sum += e_load_n(rows + r * ld, n);
+    for (int64_t r = 1; r < n_rows; r++) {
+        sum = pair_add(sum, pair_load(rows + r * ld, n));
     }
-    v_store_n(to, v_load_n(to, n) + sum, n);
+    pair_put_beside(to, pair_add(pair_beside(to), sum));
 }
 
 static void bias_grad_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -149,19 +150,21 @@ static void bias_grad_part(const struct pf_kctx *ctx, const void *args, int part
     float *total = (float *)ctx->scratch;
 
     (void)part;
-    V_LOOP(lo, hi, v_store_n(total + i, (vf){0}, n));
+    P_LOOP(lo, hi, pair_put_beside(total + i, (struct pair){{0}, {0}}); (void)n);
     for (int64_t r = 0; r < a->n_rows; r += BIAS_ROWS) {
         const int64_t n_rows = a->n_rows - r < BIAS_ROWS ? a->n_rows - r : BIAS_ROWS;
         const elem *rows = (const elem *)a->dy + r * a->lddy;
-        V_LOOP(lo, hi, add_rows(rows + i, a->lddy, n_rows, total + i, n));
+        P_LOOP(lo, hi, add_rows(rows + i, a->lddy, n_rows, total + i, n));
     }
-    V_LOOP(lo, hi, v_store_n(a->dbias + i, v_load_n(a->dbias + i, n) + v_load_n(total + i, n), n));
+    for (int64_t j = lo; j < hi; j++) {
+        a->dbias[j] += total[j / PL * PL + pair_place(j % PL)];
+    }
 }
 
 int PF_CPU(bias_grad)(const struct pf_kctx *ctx, const void *args)
 {
     const struct pf_bias_grad_args *a = args;
 
-    cpu_run(ctx, a, a->width, VL, a->n_rows * a->width, bias_grad_part);
+    cpu_run(ctx, a, a->width, PL, a->n_rows * a->width, bias_grad_part);
     return 0;
 }

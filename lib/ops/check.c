@@ -208,6 +208,12 @@ static int check_rmsnorm_fwd(struct call *c, const void *args)
     return 0;
 }
 
+/* Room for a row of fp32 that kernels handle in whole vectors. */
+static size_t whole_lines(int64_t width)
+{
+    return ((size_t)width + 63) / 64 * 64;
+}
+
 static int check_rmsnorm_bwd(struct call *c, const void *args)
 {
     const struct pf_rmsnorm_bwd_args *a = args;
@@ -219,7 +225,7 @@ static int check_rmsnorm_bwd(struct call *c, const void *args)
     PF_TRY(check_rows(c, "weight", a->weight, 1, a->width, a->width));
     PF_TRY(check_f32(c, "rstd", a->rstd, a->n_rows));
     PF_TRY(check_f32_or_null(c, "dweight", a->dweight, a->width));
-    c->scratch_floats = (size_t)c->n_threads * (size_t)a->width;
+    c->scratch_floats = (size_t)c->n_threads * whole_lines(a->width);
     c->empty = a->n_rows == 0;
     return 0;
 }
@@ -254,7 +260,7 @@ static int check_layernorm_bwd(struct call *c, const void *args)
     PF_TRY(check_f32(c, "rstd", a->rstd, a->n_rows));
     PF_TRY(check_f32_or_null(c, "dweight", a->dweight, a->width));
     PF_TRY(check_f32_or_null(c, "dbias", a->dbias, a->width));
-    c->scratch_floats = 2 * (size_t)c->n_threads * (size_t)a->width;
+    c->scratch_floats = 2 * (size_t)c->n_threads * whole_lines(a->width);
     c->empty = a->n_rows == 0;
     return 0;
 }
@@ -423,7 +429,7 @@ static int check_bias_grad(struct call *c, const void *args)
 
     PF_TRY(check_rows(c, "dy", a->dy, a->n_rows, a->width, a->lddy));
     PF_TRY(check_f32(c, "dbias", a->dbias, a->width));
-    c->scratch_floats = (size_t)c->n_threads * (size_t)a->width;
+    c->scratch_floats = whole_lines(a->width);
     c->empty = a->n_rows == 0 || a->width == 0;
     return 0;
 }
