@@ -35,6 +35,23 @@ V_INLINE vq vq_set(uint64_t x)
     return x - (vq){0};
 }
 
+/* first[0], second[0], first[1], ... to memory. */
+V_INLINE void mask_zip(vq first, vq second, uint32_t *words)
+{
+#if defined(__AVX512F__)
+    const vq low = {0, 8, 1, 9, 2, 10, 3, 11}, high = {4, 12, 5, 13, 6, 14, 7, 15};
+    _mm512_storeu_si512(words,
+                        _mm512_permutex2var_epi64((__m512i)first, (__m512i)low, (__m512i)second));
+    _mm512_storeu_si512(words + 16,
+                        _mm512_permutex2var_epi64((__m512i)first, (__m512i)high, (__m512i)second));
+#else
+    for (int i = 0; i < MASK_LANES; i++) {
+        const uint64_t two[2] = {first[i], second[i]};
+        memcpy(words + 4 * i, two, sizeof two);
+    }
+#endif
+}
+
 /* Blocks block .. block+MASK_LANES-1, four words each, in order. */
 V_INLINE void mask_blocks(uint64_t key, vq block, uint32_t *words)
 {
@@ -52,10 +69,7 @@ V_INLINE void mask_blocks(uint64_t key, vq block, uint32_t *words)
         k1 += 0xBB67AE85u;
     }
     const vq first = (c0 & low) | (c1 << 32), second = (c2 & low) | (c3 << 32);
-    for (int i = 0; i < MASK_LANES; i++) {
-        const uint64_t pair[2] = {first[i], second[i]};
-        memcpy(words + 4 * i, pair, sizeof pair);
-    }
+    mask_zip(first, second, words);
 }
 
 /* n_blocks blocks from `block` on; words has room for n_blocks rounded up to MASK_LANES. */
