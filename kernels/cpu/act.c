@@ -2,16 +2,28 @@
 /* act.c - activations and gated units, forward and backward; elementwise. */
 #include "act.h"
 #include "cpu.h"
+#include "pair.h"
+
+struct act_pair {
+    struct pair y, dy;
+};
+
+V_INLINE struct act_pair act_both(const enum pf_act_kind kind, struct pair x)
+{
+    const struct act a = act_any(kind, x.a), b = act_any(kind, x.b);
+
+    return (struct act_pair){{a.y, b.y}, {a.dy, b.dy}};
+}
 
 V_INLINE void fwd_at(const enum pf_act_kind kind, const elem *x, elem *y, bool stream, int64_t n)
 {
-    e_put_n(y, act_any(kind, e_load_n(x, n)).y, n, stream);
+    pair_put(y, act_both(kind, pair_load(x, n)).y, n, stream);
 }
 
 V_INLINE void bwd_at(const enum pf_act_kind kind, const elem *x, const elem *dy, elem *dx,
                      bool stream, int64_t n)
 {
-    e_put_n(dx, e_load_n(dy, n) * act_any(kind, e_load_n(x, n)).dy, n, stream);
+    pair_put(dx, pair_mul(pair_load(dy, n), act_both(kind, pair_load(x, n)).dy), n, stream);
 }
 
 static void act_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -23,7 +35,7 @@ static void act_fwd_part(const struct pf_kctx *ctx, const void *args, int part, 
     const bool stream = y != x && cpu_streams(ctx, y, 1, a->n, a->n);
 
     (void)part;
-#define CALL(kind) V_LOOP(lo, hi, fwd_at(kind, x + i, y + i, stream, n))
+#define CALL(kind) P_LOOP(lo, hi, fwd_at(kind, x + i, y + i, stream, n))
     WITH_KIND(a->act, CALL)
 #undef CALL
     e_fence();
@@ -33,7 +45,7 @@ int PF_CPU(act_fwd)(const struct pf_kctx *ctx, const void *args)
 {
     const struct pf_act_fwd_args *a = args;
 
-    cpu_run(ctx, a, a->n, VL, a->n, act_fwd_part);
+    cpu_run(ctx, a, a->n, PL, a->n, act_fwd_part);
     return 0;
 }
 
@@ -46,7 +58,7 @@ static void act_bwd_part(const struct pf_kctx *ctx, const void *args, int part, 
     const bool stream = dx != dy && dx != x && cpu_streams(ctx, dx, 1, a->n, a->n);
 
     (void)part;
-#define CALL(kind) V_LOOP(lo, hi, bwd_at(kind, x + i, dy + i, dx + i, stream, n))
+#define CALL(kind) P_LOOP(lo, hi, bwd_at(kind, x + i, dy + i, dx + i, stream, n))
     WITH_KIND(a->act, CALL)
 #undef CALL
     e_fence();
@@ -56,14 +68,14 @@ int PF_CPU(act_bwd)(const struct pf_kctx *ctx, const void *args)
 {
     const struct pf_act_bwd_args *a = args;
 
-    cpu_run(ctx, a, a->n, VL, a->n, act_bwd_part);
+    cpu_run(ctx, a, a->n, PL, a->n, act_bwd_part);
     return 0;
 }
 
 V_INLINE void glu_fwd_at(const enum pf_act_kind kind, const elem *gate, const elem *up, elem *y,
                          bool stream, int64_t n)
 {
-    e_put_n(y, act_any(kind, e_load_n(gate, n)).y * e_load_n(up, n), n, stream);
+    pair_put(y, pair_mul(act_both(kind, pair_load(gate, n)).y, pair_load(up, n)), n, stream);
 }
 
 static void glu_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -78,7 +90,7 @@ static void glu_fwd_part(const struct pf_kctx *ctx, const void *args, int part, 
         const elem *gate = (const elem *)a->gate + r * a->ldg;
         const elem *up = (const elem *)a->up + r * a->ldu;
         elem *y = (elem *)a->y + r * a->ldy;
-#define CALL(kind) V_LOOP(0, a->width, glu_fwd_at(kind, gate + i, up + i, y + i, stream, n))
+#define CALL(kind) P_LOOP(0, a->width, glu_fwd_at(kind, gate + i, up + i, y + i, stream, n))
         WITH_KIND(a->act, CALL)
 #undef CALL
     }
@@ -97,11 +109,11 @@ int PF_CPU(glu_fwd)(const struct pf_kctx *ctx, const void *args)
 V_INLINE void glu_bwd_at(const enum pf_act_kind kind, const elem *gate, const elem *up,
                          const elem *dy, elem *dgate, elem *dup, bool stream, int64_t n)
 {
-    const struct act act = act_any(kind, e_load_n(gate, n));
-    const vf u = e_load_n(up, n), d = e_load_n(dy, n);
+    const struct act_pair act = act_both(kind, pair_load(gate, n));
+    const struct pair u = pair_load(up, n), d = pair_load(dy, n);
 
-    e_put_n(dgate, d * u * act.dy, n, stream);
-    e_put_n(dup, d * act.y, n, stream);
+    pair_put(dgate, pair_mul(pair_mul(d, u), act.dy), n, stream);
+    pair_put(dup, pair_mul(d, act.y), n, stream);
 }
 
 static void glu_bwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
@@ -119,7 +131,7 @@ static void glu_bwd_part(const struct pf_kctx *ctx, const void *args, int part, 
         const elem *dy = (const elem *)a->dy + r * a->lddy;
         elem *dgate = (elem *)a->dgate + r * a->ldg, *dup = (elem *)a->dup + r * a->ldu;
 #define CALL(kind)                                                                                 \
-    V_LOOP(0, a->width, glu_bwd_at(kind, gate + i, up + i, dy + i, dgate + i, dup + i, stream, n))
+    P_LOOP(0, a->width, glu_bwd_at(kind, gate + i, up + i, dy + i, dgate + i, dup + i, stream, n))
         WITH_KIND(a->act, CALL)
 #undef CALL
     }

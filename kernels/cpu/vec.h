@@ -325,6 +325,13 @@ V_INLINE vf v_exp2(vf x)
 #endif
 }
 
+/* exp(x) for sums in which 1 is the largest: x log2(e) is rounded, so that the error is 1e-7 and |x|
+ * 1e-7 of what is small then; 1 for 0, 0 for minus infinity. */
+V_INLINE vf v_exp_below(vf x)
+{
+    return v_exp2(x * 1.4426950408889634f);
+}
+
 /*
  * log(x) of one positive number, in double and rounded once (error below 0.5001 ulp): x = m 2^e
  * with m in [sqrt(1/2), sqrt(2)), log m = 2 atanh((m-1)/(m+1)). NaN for negative, as libm.

@@ -53,10 +53,10 @@ struct loader {
     size_t n_groups;
     struct ref *refs;
     size_t n_refs;
-    size_t *first_ref; /* by file, one more than there are files */
-    int *reader;       /* by file */
-    struct chunk *next; /* by rank: the chunk of this round, then where to go on */
-    bool *concerned;    /* by rank */
+    size_t *first_ref;    /* by file, one more than there are files */
+    int *reader;          /* by file */
+    struct chunk *next;   /* by rank: the chunk of this round, then where to go on */
+    bool *concerned;      /* by rank */
     uint8_t *mine, *sent; /* chunks */
     int fd;
     char *path;
@@ -159,7 +159,8 @@ static void add_refs(struct loader *l)
             const struct pf_ckpt_piece *piece = &tensor->pieces[p];
             struct ref *ref = &l->refs[l->n_refs++];
             *ref = (struct ref){tensor, piece, 0, g, end - g, false};
-            ref->bytes = (uint64_t)(piece->range_hi - piece->range_lo) * pf_dtype_bytes(tensor->dtype);
+            ref->bytes =
+                (uint64_t)(piece->range_hi - piece->range_lo) * pf_dtype_bytes(tensor->dtype);
             ref->wanted = is_wanted(l, ref);
         }
         g = end;

@@ -307,8 +307,8 @@ static void r02_each_file_is_read_once(void)
     all_ok(pf_ckpt_load(world, ckpt, live, 2, true) == 0, "and loaded in other parts");
     n = bytes_read() - n;
     for (int64_t i = 0; i < LARGE; i++) {
-        same = same && a[i] == (float)i &&
-               b[i] == (i >= from && i < LARGE - from ? -(float)i : 0.f);
+        same =
+            same && a[i] == (float)i && b[i] == (i >= from && i < LARGE - from ? -(float)i : 0.f);
     }
     all_ok(same, "r02_each_file_is_read_once: every element is where it belongs");
     const int err = pf_comm_all_reduce(world, &n, 1, PF_COMM_U64, PF_COMM_SUM);
