@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loss.c - softmax cross-entropy. A row is read for its maximum, then replaced by exponentials (of
- * fp32), then scaled: the exponential costs more than the passes, which find the row in the second-level cache.
- * While exponentials are computed the next row is fetched, so that its first pass need not wait.
+ * loss.c - softmax cross-entropy. A row is read for its maximum, then its exponentials are computed
+ * once and kept in fp32, in place or (halves) in scratch, and then scaled: the exponential costs more
+ * than the passes, which find the row in the second-level cache. While exponentials are computed the
+ * next row is fetched, so that its first pass need not wait.
  */
 #include "cpu.h"
+#include "pair.h"
 
-/* Vectors at a time, so that one's latency hides behind the others. */
-#define WAYS 4
+V_INLINE struct pair pair_max(struct pair a, struct pair b)
+{
+    return (struct pair){v_max(a.a, b.a), v_max(a.b, b.b)};
+}
 
 static float row_max(const elem *x, int64_t width)
 {
-    vf max[WAYS];
+    const vf least = v_set(-__builtin_inff());
+    struct pair max[2] = {{least, least}, {least, least}};
     int64_t i = 0;
 
-    for (int u = 0; u < WAYS; u++) {
-        max[u] = v_set(-__builtin_inff());
+    for (; i + 2 * PL <= width; i += 2 * PL) {
+        max[0] = pair_max(max[0], pair_load(x + i, PL));
+        max[1] = pair_max(max[1], pair_load(x + i + PL, PL));
     }
-    for (; i + WAYS * VL <= width; i += WAYS * VL) {
-#pragma GCC unroll 4
-        for (int u = 0; u < WAYS; u++) {
-            max[u] = v_max(max[u], e_load_n(x + i + u * VL, VL));
-        }
-    }
-    float best = v_max_lane(v_max(v_max(max[0], max[1]), v_max(max[2], max[3])));
+    const struct pair both = pair_max(max[0], max[1]);
+    float best = v_max_lane(v_max(both.a, both.b));
     for (; i < width; i++) {
         const float at = e_get(x + i);
         best = at > best ? at : best;
@@ -31,56 +32,65 @@ static float row_max(const elem *x, int64_t width)
     return best;
 }
 
-/* exp(x - max) of n elements, 0 in the other lanes; kept in x where keep. */
-V_INLINE vf exp_at(elem *x, float max, bool keep, int64_t n)
+/* exp(x - max) of n elements, 0 in the other lanes. */
+V_INLINE struct pair exp_at(const elem *x, float max, int64_t n)
 {
-    vf e = v_exp(e_load_n(x, n) - max);
+    const struct pair at = pair_load(x, n);
 
-    if (n < VL) {
-        e = v_select(vi_gt(vi_set((int32_t)n), vi_iota()), e, (vf){0});
-    }
-    if (keep) {
-        e_store_n(x, e, n);
-    }
-    return e;
+    return pair_first((struct pair){v_exp_below(at.a - max), v_exp_below(at.b - max)}, n);
 }
 
-/* The row's exponentials and their sum; next is the row to fetch meanwhile, or NULL. */
-V_INLINE float row_exp(elem *x, int64_t width, float max, bool keep, const elem *next)
+/* Where a row's exponentials are kept: the row itself or, for halves, scratch. */
+V_INLINE void exp_keep(elem *x, float *kept, struct pair e, int64_t n)
 {
-    vf sum[WAYS] = {{0}};
+    if (ELEM_IS_F32) {
+        pair_put(x, e, n, false);
+    } else {
+        pair_put_beside(kept, e);
+    }
+}
+
+/* The sum of the row's exponentials; they are kept where keep (a constant). next is the row to fetch
+ * meanwhile, or NULL. */
+V_INLINE float row_exp(elem *x, int64_t width, float max, bool keep, float *kept, const elem *next)
+{
+    struct pair sum[2] = {{{0}, {0}}, {{0}, {0}}};
     int64_t i = 0;
 
-    for (; i + WAYS * VL <= width; i += WAYS * VL) {
-#pragma GCC unroll 4
-        for (int u = 0; u < WAYS; u++) {
-            sum[u] += exp_at(x + i + u * VL, max, keep, VL);
+    for (; i + 2 * PL <= width; i += 2 * PL) {
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; u++) {
+            const struct pair e = exp_at(x + i + u * PL, max, PL);
+            if (keep) {
+                exp_keep(x + i + u * PL, kept + i + u * PL, e, PL);
+            }
+            sum[u] = pair_add(sum[u], e);
         }
-        for (int64_t line = 0; next && line < WAYS * VL; line += 64 / (int64_t)sizeof *x) {
+        for (int64_t line = 0; next && line < 2 * PL; line += 64 / (int64_t)sizeof *x) {
             __builtin_prefetch(next + i + line, 0, 2);
         }
     }
-#pragma GCC unroll 4
-    for (int u = 0; u < WAYS; u++, i += VL) { /* no index may depend on the length: norm.c */
-        if (i < width) {
-            sum[u] += exp_at(x + i, max, keep, width - i < VL ? width - i : VL);
+    for (; i < width; i += PL) {
+        const int64_t n = width - i < PL ? width - i : PL;
+        const struct pair e = exp_at(x + i, max, n);
+        if (keep) {
+            exp_keep(x + i, kept + i, e, n);
         }
+        sum[0] = pair_add(sum[0], e);
     }
-    return v_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    return v_sum((sum[0].a + sum[1].a) + (sum[0].b + sum[1].b));
 }
 
-/*
- * x = (what row_exp left) * factor: exponentials, or logits where elements are too narrow to hold
- * exponentials without a second rounding; then they are computed again.
- */
-V_INLINE void softmax_at(elem *x, float max, float factor, int64_t n)
+/* x = (what row_exp kept) * factor */
+V_INLINE void softmax_at(elem *x, const float *kept, float factor, int64_t n)
 {
-    const vf at = e_load_n(x, n);
+    const struct pair e = ELEM_IS_F32 ? pair_load(x, n) : pair_beside(kept);
 
-    e_store_n(x, (ELEM_IS_F32 ? at : v_exp(at - max)) * factor, n);
+    pair_put(x, pair_scale(e, factor), n, false);
 }
 
-static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r, const elem *next)
+static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r, float *kept,
+                          const elem *next)
 {
     elem *x = (elem *)a->logits + r * a->ld;
     const int32_t target = a->targets[r];
@@ -91,11 +101,11 @@ static void row_with_grad(const struct pf_cross_entropy_args *a, int64_t r, cons
         return;
     }
     const float max = row_max(x, a->vocab), logit = e_get(x + target);
-    const float sum = row_exp(x, a->vocab, max, ELEM_IS_F32, next), factor = a->grad_scale / sum;
+    const float sum = row_exp(x, a->vocab, max, true, kept, next), factor = a->grad_scale / sum;
     const float p = v_exp(v_set(logit - max))[0] / sum;
 
     a->loss[r] = s_log(sum) + (max - logit);
-    V_LOOP(0, a->vocab, softmax_at(x + i, max, factor, n));
+    P_LOOP(0, a->vocab, softmax_at(x + i, kept + i, factor, n));
     e_put(x + target, (p - 1.0f) * a->grad_scale);
 }
 
@@ -109,20 +119,19 @@ static void row_loss(const struct pf_cross_entropy_args *a, int64_t r, const ele
         return;
     }
     const float max = row_max(x, a->vocab);
-    a->loss[r] = s_log(row_exp(x, a->vocab, max, false, next)) + (max - e_get(x + target));
+    a->loss[r] = s_log(row_exp(x, a->vocab, max, false, NULL, next)) + (max - e_get(x + target));
 }
 
 static void cross_entropy_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                                int64_t hi)
 {
     const struct pf_cross_entropy_args *a = args;
+    float *kept = (float *)ctx->scratch + part * ((a->vocab + PL - 1) / PL * PL);
 
-    (void)ctx;
-    (void)part;
     for (int64_t r = lo; r < hi; r++) {
         const elem *next = r + 1 < hi ? (const elem *)a->logits + (r + 1) * a->ld : NULL;
         if (a->with_grad) {
-            row_with_grad(a, r, next);
+            row_with_grad(a, r, kept, next);
         } else {
             row_loss(a, r, next);
         }

@@ -475,6 +475,7 @@ static int check_cross_entropy(struct call *c, const void *args)
     PF_TRY(check_rows(c, "logits", a->logits, a->n_rows, a->vocab, a->ld));
     PF_TRY(check_indices(c, "target", a->targets, a->n_rows, -1, a->vocab));
     PF_TRY(check_f32(c, "loss", a->loss, a->n_rows));
+    c->scratch_floats = (size_t)c->n_threads * whole_lines(a->vocab);
     c->empty = a->n_rows == 0;
     return 0;
 }
