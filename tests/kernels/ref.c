@@ -404,7 +404,7 @@ static void rope_turns_and_turns_back(bool adjacent)
     check_rotation(x, y, adjacent);
     args.inverse = true;
     must(pf_op_rope(ops, PF_DTYPE_F32, &args));
-    ok(worst_difference(x, y, ROPE_N) < 1e-6, "rope and its inverse give back the input");
+    ok(worst_difference(x, y, ROPE_N) < 1e-6, "r61_rope_and_its_inverse_give_back_the_input");
 
     /* <R x, y> = <x, R' y> makes the inverse the gradient. */
     float dy[ROPE_N], dx[ROPE_N];
@@ -416,7 +416,7 @@ static void rope_turns_and_turns_back(bool adjacent)
     args.inverse = false;
     must(pf_op_rope(ops, PF_DTYPE_F32, &args));
     ok(is_near(weighted(dy, y, ROPE_N), weighted(dx, x, ROPE_N), 1e-6),
-       "rope's inverse is its transpose");
+       "r61_the_inverse_rotation_is_the_gradient");
 }
 
 static void rope_reads_given_positions(void)
@@ -436,6 +436,64 @@ static void rope_reads_given_positions(void)
     args.x = y;
     must(pf_op_rope(ops, PF_DTYPE_F32, &args));
     ok(memcmp(x, y, sizeof x) == 0, "rope counts positions from the start of each sequence");
+}
+
+/* Row 61: a rotation of the last part of each head is the whole rotation of that part taken out. */
+static void partial_rope_is_rope_of_a_part(struct pf_ops *with, enum pf_dtype dtype,
+                                           const char *whose)
+{
+    enum { PART = 2 * ROPE_PAIRS, N_PARTS = ROPE_N / ROPE_D };
+    float c[ROPE_S * ROPE_PAIRS], s[ROPE_S * ROPE_PAIRS];
+    uint32_t x[ROPE_N], was[ROPE_N], part[N_PARTS * PART]; /* room for any dtype */
+    const size_t e = pf_dtype_bytes(dtype);
+    unsigned char *const at = (unsigned char *)x, *const dense = (unsigned char *)part;
+    struct pf_rope_args args = rope_args(false, c, s, (float *)(void *)x);
+    float wide[ROPE_N];
+    bool same = true;
+
+    fill(wide, ROPE_N);
+    for (int i = 0; i < ROPE_N; i++) {
+        if (dtype == PF_DTYPE_F32) {
+            memcpy(at + (size_t)i * e, &wide[i], e);
+        } else {
+            const uint16_t narrow = pf_bf16_from_f32(wide[i]);
+            memcpy(at + (size_t)i * e, &narrow, e);
+        }
+    }
+    memcpy(was, x, sizeof was);
+    args.first = ROPE_D - PART;
+    for (int i = 0; i < N_PARTS; i++) {
+        memcpy(dense + (size_t)(i * PART) * e, at + (size_t)(i * ROPE_D + ROPE_D - PART) * e,
+               PART * e);
+    }
+    must(pf_op_rope(with, dtype, &args));
+    args.x = part;
+    args.first = 0;
+    args.head_dim = PART;
+    args.ldx = args.n_heads * PART;
+    must(pf_op_rope(with, dtype, &args));
+    for (int i = 0; i < N_PARTS; i++) {
+        const unsigned char *const head = at + (size_t)(i * ROPE_D) * e;
+        same = same && memcmp(head, (unsigned char *)was + (size_t)(i * ROPE_D) * e,
+                              (ROPE_D - PART) * e) == 0;
+        same = same &&
+               memcmp(head + (ROPE_D - PART) * e, dense + (size_t)(i * PART) * e, PART * e) == 0;
+    }
+    ok(same && memcmp(was, x, sizeof was) != 0, "r61_partial_rope_is_rope_of_a_part (%s, %s)",
+       whose, pf_dtype_name(dtype));
+}
+
+static void partial_rope_everywhere(void)
+{
+    struct pf_ops *fast;
+
+    must(pf_ops_open(&(struct pf_ops_options){.n_threads = 2}, &fast));
+    for (int d = 0; d < 2; d++) {
+        const enum pf_dtype dtype = d ? PF_DTYPE_BF16 : PF_DTYPE_F32;
+        partial_rope_is_rope_of_a_part(ops, dtype, "reference");
+        partial_rope_is_rope_of_a_part(fast, dtype, "chosen");
+    }
+    pf_ops_free(fast);
 }
 
 /* Attention ------------------------------------------------------------------------------------ */
@@ -707,6 +765,36 @@ static void cross_entropy_has_known_values(void)
     ok(loss[0] == 6e4f && far[0] == 1 && far[1] == -1, "logits far apart do not overflow");
 }
 
+/* Masked logits; 40, so that whole vectors are at work too. */
+static void cross_entropy_gives_nothing_to_masked_logits(struct pf_ops *with, const char *whose)
+{
+    enum { N = 40 };
+    float x[N], loss;
+    const int32_t target = 3;
+    bool right = true;
+
+    for (int i = 0; i < N; i++) {
+        x[i] = i % 2 ? 2.0f : -INFINITY;
+    }
+    must(pf_op_cross_entropy(with, PF_DTYPE_F32,
+                             &(struct pf_cross_entropy_args){1, N, N, &target, x, &loss, true, 1}));
+    for (int i = 0; i < N; i += 2) {
+        right = right && x[i] == 0 && (i + 1 == target || is_near((double)x[i + 1], 0.05, 1e-7));
+    }
+    ok(right && is_near((double)loss, log(N / 2.0), 1e-6),
+       "cross entropy gives nothing to logits of minus infinity (%s)", whose);
+}
+
+static void masked_logits_everywhere(void)
+{
+    struct pf_ops *fast;
+
+    must(pf_ops_open(&(struct pf_ops_options){.n_threads = 1}, &fast));
+    cross_entropy_gives_nothing_to_masked_logits(ops, "reference");
+    cross_entropy_gives_nothing_to_masked_logits(fast, "chosen");
+    pf_ops_free(fast);
+}
+
 /* Embedding ------------------------------------------------------------------------------------ */
 
 static void embedding_gathers_and_scatters(void)
@@ -857,6 +945,7 @@ int main(void)
     rope_turns_and_turns_back(false);
     rope_turns_and_turns_back(true);
     rope_reads_given_positions();
+    partial_rope_everywhere();
     attention_agrees_with_its_definition("of whole sequences", false, 0);
     attention_agrees_with_its_definition("of documents", true, 0);
     attention_agrees_with_its_definition("with dropout", true, 0.25f);
@@ -868,6 +957,7 @@ int main(void)
     attention_survives_large_scores();
     cross_entropy_backward_is_the_slope();
     cross_entropy_has_known_values();
+    masked_logits_everywhere();
     embedding_gathers_and_scatters();
     sums_are_as_defined();
     dropout_keeps_the_right_share();
