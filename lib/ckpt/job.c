@@ -15,6 +15,7 @@
 #include <time.h>
 
 #define MOVED_INTERVAL_NS 100000000
+#define MAX_BATCH 4096 /* transfers, each of some 300 bytes */
 
 /* A file being written. */
 struct output {
@@ -239,6 +240,9 @@ static int fill(struct worker *k, const struct window *w)
         if (a < b) {
             PF_TRY(fill_part(k, e, a, b, k->buffer + (a - w->lo)));
         }
+        if (k->io.n >= MAX_BATCH) {
+            PF_TRY(ckpt_io_run(&k->io));
+        }
     }
     return k->run->job->live ? 0 : ckpt_io_run(&k->io);
 }
@@ -369,6 +373,10 @@ static int worker_init(struct worker *k, struct run *r)
     if (job->source) {
         PF_TRY(ckpt_io_init(&k->io, job->source, job->buffer_bytes, job->max_open));
         k->io.dry = job->dry;
+        /* In use from now on, so that the peak of memory does not depend on what is copied, and is that
+         * of a dry run. */
+        memset(k->block, 0, job->window_bytes + CKPT_WINDOW_ALIGN);
+        memset(k->io.buffer, 0, job->buffer_bytes);
     }
     return 0;
 }

@@ -12,8 +12,9 @@
  */
 
 struct candidate {
-    const struct ckpt_item *items; /* the same piece, by rank */
+    const struct ckpt_item *items; /* the same piece, by rank; or one item of a set of ranks */
     size_t n;
+    int64_t n_holders;
     int64_t tensor;
     uint64_t bytes;
     int writer;
@@ -23,6 +24,7 @@ struct candidate {
 struct candidates {
     struct candidate *all;
     size_t n;
+    const struct pf_mesh *mesh; /* of the sets */
 };
 
 static bool is_optimizer(enum pf_role role)
@@ -55,11 +57,14 @@ static int add_tensor(struct ckpt_plan *plan, struct candidates *c, const struct
         }
         const int64_t count = items[i].range_hi - items[i].range_lo;
         if (count > 0) {
-            c->all[c->n] = (struct candidate){.items = &items[i],
-                                              .n = end - i,
-                                              .tensor = plan->ckpt->n_tensors - 1,
-                                              .number = c->n};
-            c->all[c->n++].bytes = (uint64_t)count * pf_dtype_bytes(tensor->dtype);
+            struct candidate *const one = &c->all[c->n];
+            *one = (struct candidate){.items = &items[i],
+                                      .n = end - i,
+                                      .tensor = plan->ckpt->n_tensors - 1,
+                                      .number = c->n++};
+            one->bytes = (uint64_t)count * pf_dtype_bytes(tensor->dtype);
+            one->n_holders =
+                items[i].set ? pf_rank_set_count(c->mesh, items[i].set) : (int64_t)one->n;
         }
     }
     return 0;
@@ -84,9 +89,14 @@ static int find_candidates(struct ckpt_plan *plan, const struct ckpt_item *items
     return 0;
 }
 
+static int holder(const struct candidates *c, const struct candidate *one, int64_t i)
+{
+    return one->items->set ? pf_rank_set_at(c->mesh, one->items->set, i) : one->items[i].rank;
+}
+
 static bool has_choice(const struct candidate *c)
 {
-    return c->items[0].rank != c->items[c->n - 1].rank;
+    return c->items->set ? c->n_holders > 1 : c->items[0].rank != c->items[c->n - 1].rank;
 }
 
 /* Without a choice first, then large ones, then as they come. */
@@ -123,9 +133,11 @@ static int balance(struct candidates *c, int size)
     for (size_t i = 0; i < c->n; i++) {
         struct candidate *one = &c->all[i];
         one->writer = one->items[0].rank;
-        for (size_t j = 1; j < one->n; j++) {
-            const int rank = one->items[j].rank;
-            one->writer = load[rank] < load[one->writer] ? rank : one->writer;
+        for (int64_t j = 0; j < one->n_holders; j++) {
+            const int rank = holder(c, one, j);
+            const bool better = load[rank] < load[one->writer] ||
+                                (load[rank] == load[one->writer] && rank < one->writer);
+            one->writer = better ? rank : one->writer;
         }
         load[one->writer] += one->bytes;
     }
@@ -170,7 +182,7 @@ static int add_part(struct ckpt_plan *plan, const struct candidate *c, int64_t p
 {
     size_t i = 0;
 
-    while (c->items[i].rank != c->writer) {
+    while (!c->items->set && c->items[i].rank != c->writer) {
         i++;
     }
     plan->parts[plan->n_parts++] = (struct ckpt_part){c->tensor, piece, c->items[i].live};
@@ -201,7 +213,7 @@ static int add_pieces(struct ckpt_plan *plan, const struct candidates *c, int fi
 static int make(struct ckpt_plan *plan, const struct ckpt_items *items, int first_rank,
                 int end_rank, int size)
 {
-    struct candidates c = {0};
+    struct candidates c = {.mesh = items->mesh};
     int *file_of = pf_calloc_array(2 * (size_t)size, sizeof *file_of);
     int err = file_of ? 0 : PF_ENOMEM;
 

@@ -12,7 +12,9 @@
 
 #include "ckpt_internal.h"
 
-/* A piece that one rank holds. Pointers lead into what it was made from. */
+#include <pf/placement.h>
+
+/* A piece that a rank holds, or each rank of a set. Pointers lead into what it was made from. */
 struct ckpt_item {
     const char *name;
     enum pf_role role;
@@ -21,8 +23,9 @@ struct ckpt_item {
     const int64_t *shape;
     const struct pf_box *box;
     int64_t range_lo, range_hi;
-    int rank;
-    int64_t live; /* index into that rank's live state */
+    const struct pf_rank_set *set; /* NULL: `rank` alone */
+    int rank;                      /* of a set: the lowest */
+    int64_t live;                  /* index into that rank's live state */
 };
 
 /* Everybody's descriptions, one rank after the other. */
@@ -33,8 +36,9 @@ struct ckpt_gathered {
 };
 
 struct ckpt_items {
-    struct ckpt_item *all; /* by tensor, piece, rank, live */
+    struct ckpt_item *all; /* by tensor, piece, rank, live; of one piece either one set or ranks */
     size_t n;
+    const struct pf_mesh *mesh; /* of the sets */
     struct ckpt_gathered gathered;
 };
 

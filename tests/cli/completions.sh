@@ -42,6 +42,7 @@ offers "out" pf-train run.json output_dir = o
 offers "verify" pf-inspect ver
 offers "run.json" pf-inspect show r
 offers "--weights-only" pf-inspect diff --we
+offers "--world" pf-reshard a b --wo
 for shell in zsh fish; do
     if command -v $shell >/dev/null; then
         for file in made/*; do

@@ -88,4 +88,6 @@ misused pf-train "option '--stop' needs a value" --stop
 misused pf-train "--stop takes no config" --stop out config.json
 misused pf-inspect "give a command"
 misused pf-bench "give a command"
+misused pf-reshard "give a source and a destination"
+misused pf-reshard "give a source and a destination" a
 done_testing
