@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * norm.c - RMSNorm and LayerNorm, forward and backward. A row is read twice, the second time from
- * the first-level cache. (To fetch rows ahead by instruction made it a fifth slower: the machine's own
+ * the first-level cache. (To fetch rows ahead by instruction made it a quarter slower: the machine's own
  * guess is better.) Sums along a row run in four vectors and their lanes; sums over rows (the weight gradients) are made by each thread for its rows, in
  * scratch, and then added thread by thread.
  */
