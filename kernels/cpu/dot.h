@@ -278,10 +278,10 @@ V_INLINE void dot_tile_of(const int rows, const int vectors, int64_t last, int64
 
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
-        __builtin_prefetch(sums + i * ld, 1);
         __builtin_prefetch(sums + i * ld + (vectors - 1) * VL + last - 1, 1);
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
+            __builtin_prefetch(sums + i * ld + j * VL, 1);
             sum[i][j] = (vf){0};
         }
     }

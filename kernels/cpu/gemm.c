@@ -89,23 +89,15 @@ static void pack_b(const struct part *w, int64_t j, int64_t n, int64_t p, int64_
 
 /* From sums to c ----------------------------------------------------------------------------------- */
 
-V_INLINE vf act_of(enum pf_act_kind kind, vf x)
-{
-    switch (kind) {
-    case PF_ACT_SILU:
-        return act_silu(x).y;
-    case PF_ACT_GELU_TANH:
-        return act_gelu_tanh(x).y;
-    case PF_ACT_GELU_ERF:
-        return act_gelu_erf(x).y;
-    case PF_ACT_RELU:
-    default:
-        return act_relu(x).y;
-    }
-}
+/* A tile of c: m rows from row on, width columns from column on. */
+struct place {
+    int64_t row, m, column, width;
+};
 
-/* n elements of c from (row, column) on, whose product is x. */
-V_INLINE void finish_n(const struct pf_gemm_args *g, int64_t row, int64_t column, vf x, int64_t n)
+/* n elements of c from (row, column) on, whose product is x: stored, or, where an activation follows,
+ * left rounded in kept. */
+V_INLINE void finish_n(const struct pf_gemm_args *g, int64_t row, int64_t column, vf x, int64_t n,
+                       float *kept)
 {
     elem *const to = (elem *)g->c + row * g->ldc + column;
 
@@ -122,28 +114,45 @@ V_INLINE void finish_n(const struct pf_gemm_args *g, int64_t row, int64_t column
     if (g->accumulate) {
         x += e_load_n(to, n);
     }
-    if (g->activate) {
-        if (g->pre) {
-            e_store_n((elem *)g->pre + row * g->ldp + column, x, n);
-        }
-        x = act_of(g->act, e_round(x));
+    if (!g->activate) {
+        e_store_n(to, x, n);
+        return;
     }
-    e_store_n(to, x, n);
+    if (g->pre) {
+        e_store_n((elem *)g->pre + row * g->ldp + column, x, n);
+    }
+    v_store_n(kept, e_round(x), n);
+}
+
+/* c = act(x), rows of x DOT_N apart. */
+static void activate_tile(const struct pf_gemm_args *g, struct place at, const float *x)
+{
+#define ROWS(kind)                                                                                 \
+    for (int64_t r = 0; r < at.m; r++) {                                                           \
+        elem *const to = (elem *)g->c + (at.row + r) * g->ldc + at.column;                         \
+        V_LOOP(0, at.width,                                                                        \
+               e_store_n(to + i, act_any(kind, v_load_n(x + r * DOT_N + i, n)).y, n));             \
+    }
+    WITH_KIND(g->act, ROWS)
+#undef ROWS
 }
 
 /* A tile of the last block of k; x holds its product, sums what came before, or NULL. */
-static void finish_tile(const struct pf_gemm_args *g, int64_t row, int64_t m, int64_t column,
-                        int64_t width, const float *x, const float *sums, int64_t ld)
+static void finish_tile(const struct pf_gemm_args *g, struct place at, float *x, const float *sums,
+                        int64_t ld)
 {
-    for (int64_t r = 0; r < m; r++, x += DOT_N) {
+    for (int64_t r = 0; r < at.m; r++) {
+        float *const row = x + r * DOT_N;
         const float *const before = sums ? sums + r * ld : NULL;
         if (before) {
-            V_LOOP(
-                0, width,
-                finish_n(g, row + r, column + i, v_load_n(before + i, n) + v_load_n(x + i, n), n));
-        } else {
-            V_LOOP(0, width, finish_n(g, row + r, column + i, v_load_n(x + i, n), n));
+            V_LOOP(0, at.width,
+                   v_store_n(row + i, v_load_n(before + i, n) + v_load_n(row + i, n), n));
         }
+        V_LOOP(0, at.width,
+               finish_n(g, at.row + r, at.column + i, v_load_n(row + i, n), n, row + i));
+    }
+    if (g->activate) {
+        activate_tile(g, at, x);
     }
 }
 
@@ -162,6 +171,11 @@ V_INLINE void fetch_tile(const struct pf_gemm_args *g, int64_t row, int64_t m, i
             __builtin_prefetch(x);
             __builtin_prefetch(x + width - 1);
         }
+        if (g->activate && g->pre) {
+            const elem *const x = (const elem *)g->pre + r * g->ldp + column;
+            __builtin_prefetch(x, 1);
+            __builtin_prefetch(x + width - 1, 1);
+        }
     }
 }
 
@@ -179,7 +193,7 @@ static void multiply_tile(const struct part *w, const struct block *t, int64_t i
         float x[DOT_M * DOT_N] __attribute__((aligned(64)));
         fetch_tile(w->g, i, m, j, n);
         dot_tile(m, n, n_words, a, b, false, x, DOT_N);
-        finish_tile(w->g, i, m, j, n, x, t->add ? sums : NULL, t->ld);
+        finish_tile(w->g, (struct place){i, m, j, n}, x, t->add ? sums : NULL, t->ld);
     }
 }
 
@@ -260,7 +274,7 @@ static void plan_blocks(struct part *w)
     w->k_block = words * DOT_K;
     w->n_block = round_up(n, DOT_N);
     if (!w->in_c && words < n_words) {
-        w->n_block = block_size(n, 512, DOT_N);
+        w->n_block = block_size(n, 768, DOT_N);
         most_m = smaller(most_m, C_WORDS / w->n_block);
     }
     w->m_block = block_size(w->m_hi - w->m_lo, most_m, DOT_M);
