@@ -423,16 +423,16 @@ static bool is_possible(const struct pf_model_spec *s, const struct pf_parallel 
 {
     const int64_t tp = par->degree[PF_AXIS_TP], plane = tp * par->degree[PF_AXIS_SHARDING];
     const int64_t kv = s->n_kv_heads, chunks = (int64_t)par->degree[PF_AXIS_PP] * par->vpp;
-    bool dense = s->moe.n_experts == 0, shared = false;
+    int64_t n_moe = 0;
 
-    for (int64_t i = 0; i < s->n_layers && !dense; i++) {
-        dense = !s->moe.layer_is_moe[i];
+    for (int64_t i = 0; i < s->n_layers && s->moe.n_experts > 0; i++) {
+        n_moe += s->moe.layer_is_moe[i];
     }
-    shared = s->moe.n_experts > 0 && s->moe.n_shared_experts > 0;
+    const bool dense = n_moe<s->n_layers, shared = n_moe> 0 && s->moe.n_shared_experts > 0;
     return s->n_heads % tp == 0 && (s->mla.kv_rank > 0 || kv % tp == 0 || tp % kv == 0) &&
            (!dense || s->ffn % tp == 0) &&
            (!shared || s->moe.expert_ffn * s->moe.n_shared_experts % tp == 0) &&
-           plane % par->ep == 0 && (par->ep == 1 || s->moe.n_experts > 0) &&
+           plane % par->ep == 0 && (par->ep == 1 || n_moe > 0) &&
            (par->ep == 1 || s->moe.n_experts % par->ep == 0) &&
            (par->vpp == 1 || par->degree[PF_AXIS_PP] > 1) &&
            (par->segments[0] ? par->vpp == 1 : s->n_layers % chunks == 0) &&
@@ -441,9 +441,13 @@ static bool is_possible(const struct pf_model_spec *s, const struct pf_parallel 
 
 static void draw_model(struct pf_model_spec *s)
 {
-    *s = small(folders[pick((int64_t)N_FOLDERS)], (int64_t)1 << pick(4), 1 + pick(6));
+    const char *const folder = folders[pick((int64_t)N_FOLDERS)];
+    const int64_t kv_heads = (int64_t)1 << pick(4);
+    const int64_t layers = 1 + pick(6), quarters = 1 + pick(8), halves = 1 + pick(2);
+
+    *s = small(folder, kv_heads, layers);
     s->vocab_size = 1 + pick(20);
-    s->ffn = 4 * (1 + pick(8)) / (1 + pick(2));
+    s->ffn = 4 * quarters / halves;
     s->tied_head = pick(2);
     if (s->moe.n_experts > 0) {
         s->moe.n_experts = 4 + 2 * pick(3);
