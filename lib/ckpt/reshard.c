@@ -462,6 +462,7 @@ static int write_all(struct resharder *r, struct ckpt_job *copy)
     PF_TRY(ckpt_agree(r->comm, take_over(r)));
     PF_TRY(ckpt_agree(r->comm, reshard_journal_open(&r->staging, r->rank)));
     PF_TRY(ckpt_agree(r->comm, copy_files(r, copy)));
+    PF_TRY(ckpt_agree(r->comm, reshard_journal_close(&r->staging)));
     PF_TRY(ckpt_agree(r->comm, r->job->verify ? verify_result(r) : 0));
     return share_digests(r);
 }

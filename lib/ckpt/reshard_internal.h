@@ -68,6 +68,7 @@ int reshard_remove_unfinished(const struct reshard_staging *s, const struct ckpt
 
 /* Open this rank's journal, and add a finished file to it, durably. */
 int reshard_journal_open(struct reshard_staging *s, int rank);
+int reshard_journal_close(struct reshard_staging *s);
 int reshard_journal_add(struct reshard_staging *s, const struct pf_ckpt_file *file);
 
 /* Rank 0: the manifest, the journals away, the final name. */

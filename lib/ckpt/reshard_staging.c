@@ -218,8 +218,12 @@ int reshard_staging_prepare(struct reshard_staging *s, bool resume)
     PF_TRY(check_dst(s));
     PF_TRY(pf_mkdirs(s->parent));
     if (mkdir(s->path, 0777) == 0) {
-        s->made = true;
-        return pf_dir_lock(s->path, 0, &s->lock_fd);
+        const int err = pf_dir_lock(s->path, 0, &s->lock_fd);
+        s->made = err == 0;
+        if (err != 0) {
+            (void)rmdir(s->path);
+        }
+        return err;
     }
     if (errno != EEXIST || !pf_path_is_dir(s->path)) {
         return pf_fail_errno(PF_EIO, "cannot make the directory '%s'", s->path);
@@ -390,6 +394,14 @@ int reshard_journal_add(struct reshard_staging *s, const struct pf_ckpt_file *fi
     err = err ? err : add_line(s, &text);
     pf_str_release(&text);
     return err;
+}
+
+int reshard_journal_close(struct reshard_staging *s)
+{
+    const int fd = s->journal_fd;
+
+    s->journal_fd = -1;
+    return pf_close(fd, s->journal_path);
 }
 
 /* The end -----------------------------------------------------------------------------------------
