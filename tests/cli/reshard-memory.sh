@@ -62,14 +62,14 @@ for layout in tp=2 tp=4,sharding=3,stage=3; do
     kib=$(measured run.json "$reshard" hf out --to $layout --max-memory 64M --threads 2 --json)
     ok $? "--to $layout --max-memory 64M"
     [ "$kib" -lt $((128 * 1024)) ]
-    ok $? "r08_bounded: the process had at most $((kib / 1024)) MiB"
+    ok $? "r8_bounded: the process had at most $((kib / 1024)) MiB"
     peak=$(number run.json peak_memory_bytes)
     [ $((peak / 1024 * 100)) -gt $((kib * 95)) ] && [ $((peak / 1024 * 100)) -lt $((kib * 105)) ]
     ok $? "and says so: $((peak >> 20)) MiB"
     kib=$(measured back.json "$reshard" out back --to dp=1 --max-memory 64M --threads 2 --json)
     ok $? "and back"
     [ "$kib" -lt $((128 * 1024)) ]
-    ok $? "r08_bounded: with at most $((kib / 1024)) MiB"
+    ok $? "r8_bounded: with at most $((kib / 1024)) MiB"
     "$PF_BIN/pf-inspect" diff --weights-only hf back >diff.txt 2>&1
     ok $? "every bit is there" "$(head -n 3 diff.txt)"
 done

@@ -44,10 +44,10 @@ want=$("$inspect" hash -q $first)
 for a in "$single" "$dp" "$tp" "$pp" "$tpdp" "$tppp"; do
     rm -rf a && "$reshard" -q $first a --to "${a:-dp=1}" 2>err &&
         [ "$("$inspect" hash -q a)" = "$want" ]
-    ok $? "r02_matrix: saved as '${a:-single}'" "$(cat err)"
+    ok $? "r2_matrix: saved as '${a:-single}'" "$(cat err)"
     for b in "$single" "$dp" "$tp" "$pp" "$tpdp" "$tppp"; do
         rm -rf b && "$reshard" -q a b --to "${b:-dp=1}" 2>err && [ "$("$inspect" hash -q b)" = "$want" ]
-        ok $? "r02_matrix: '${a:-single}' into '${b:-single}': every tensor the same" "$(cat err)"
+        ok $? "r2_matrix: '${a:-single}' into '${b:-single}': every tensor the same" "$(cat err)"
     done
 done
 python3 "$reader" $first b >reader.txt 2>&1
@@ -116,7 +116,7 @@ fails 2 "'\.\.' is no name for a new directory" "a destination without a name" b
 "$reshard" big n --to tp=3 --json >stdout 2>stderr
 is "$(field error.exit <stdout) $(field error.kind <stdout) $(wc -l <stderr)" "3 invalid 1" "a failure is a document too"
 cp -R big short && rm short/optim-00003.safetensors
-fails 3 "'short/optim-00003.safetensors' is missing" "r02_incomplete: a file is missing" short n --to dp=1
+fails 3 "'short/optim-00003.safetensors' is missing" "r2_incomplete: a file is missing" short n --to dp=1
 cp -R big flipped
 printf '\xff' | dd of=flipped/weights-00001.safetensors bs=1 seek=$(($(stat -c %s flipped/weights-00001.safetensors) - 3)) conv=notrunc 2>/dev/null
 fails 3 "'flipped/weights-00001.safetensors' was changed: its digest" "--verify finds a changed byte" flipped n --to dp=1 --verify

@@ -275,7 +275,7 @@ static uint64_t bytes_read(void)
 #define LARGE 700001 /* elements, more than a chunk of the loader, and no multiple of one */
 
 /* Every rank wants all of a, by halves from different places, and a slice of b. */
-static void r02_each_file_is_read_once(void)
+static void r2_each_file_is_read_once(void)
 {
     float *a = pf_alloc(LARGE * sizeof *a), *b = pf_alloc(LARGE * sizeof *b);
     const int64_t lo = share(LARGE, rank), hi = share(LARGE, rank + 1);
@@ -310,10 +310,10 @@ static void r02_each_file_is_read_once(void)
         same =
             same && a[i] == (float)i && b[i] == (i >= from && i < LARGE - from ? -(float)i : 0.f);
     }
-    all_ok(same, "r02_each_file_is_read_once: every element is where it belongs");
+    all_ok(same, "r2_each_file_is_read_once: every element is where it belongs");
     const int err = pf_comm_all_reduce(world, &n, 1, PF_COMM_U64, PF_COMM_SUM);
     all_ok(err == 0 && (n == 0 || n < 2 * LARGE * sizeof *a + 100000),
-           "r02_each_file_is_read_once: all ranks together read the files once");
+           "r2_each_file_is_read_once: all ranks together read the files once");
     pf_ckpt_free(ckpt);
     pf_free(a);
     pf_free(b);
@@ -404,7 +404,7 @@ int main(int argc, char **argv)
     each_piece_is_written_once();
     other_ranks_find_the_same();
     r14_hugging_face_through_ranks_and_back();
-    r02_each_file_is_read_once();
+    r2_each_file_is_read_once();
     one_failure_is_everybodys();
     damage_is_found_by_the_rank_that_hashes();
     (void)pf_comm_barrier(world);

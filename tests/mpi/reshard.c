@@ -230,9 +230,9 @@ static void loads(const char *dir, const char *from, struct layout *to)
     n = bytes_read();
     err = err ? err : pf_ckpt_load(world, ckpt, to->live, to->n, true);
     n = bytes_read() - n;
-    all_ok(err == 0 && is_filled(to), "r02_any_layout_into_any", from, to->text);
+    all_ok(err == 0 && is_filled(to), "r2_any_layout_into_any", from, to->text);
     err = pf_comm_all_reduce(world, &n, 1, PF_COMM_U64, PF_COMM_SUM);
-    all_ok(err == 0 && n < all + 20000, "r02_any_layout_into_any: files are read once", from,
+    all_ok(err == 0 && n < all + 20000, "r2_any_layout_into_any: files are read once", from,
            to->text);
     pf_ckpt_free(ckpt);
 }
@@ -248,7 +248,7 @@ static void direct_write(struct layout *l, int number)
         const int err = reshard(NULL, at("source"), at("alone-%d", number), l);
         ok(err == 0 &&
                same_files(at("direct-%d/checkpoint-000001", number), at("alone-%d", number)),
-           "r01_direct_write: what a change of layout writes is what the ranks save: %s %s",
+           "r1_direct_write: what a change of layout writes is what the ranks save: %s %s",
            l->text, err ? pf_error_message() : "");
     }
     (void)pf_comm_barrier(world);
@@ -305,7 +305,7 @@ static void replicated_state(void)
         lo = n_in_file[f] < lo ? n_in_file[f] : lo;
         hi = n_in_file[f] > hi ? n_in_file[f] : hi;
     }
-    all_ok(holds && hi - lo <= 1, "r01_balanced: what all hold is written once, by each as much",
+    all_ok(holds && hi - lo <= 1, "r1_balanced: what all hold is written once, by each as much",
            "13 equal tensors", NULL);
     pf_ckpt_free(ckpt);
 }
@@ -340,7 +340,7 @@ static void load_in_little_memory(void)
         same = data[i] == (float)(i % 1000003);
     }
     all_ok(same && more < (size_t)10 << 20,
-           "r08_load_in_little_memory: loading takes less than 10 MiB besides the tensor", "48 MiB",
+           "r8_load_in_little_memory: loading takes less than 10 MiB besides the tensor", "48 MiB",
            NULL);
     pf_ckpt_free(ckpt);
     pf_free(data);

@@ -55,16 +55,16 @@ JSON
         ok $? "goes on from it" "$(cat err)"
         lines_of next >next.txt
         cmp -s own.txt next.txt
-        ok $? "r02_resume_from_any_layout: every step's numbers are the same" "$(diff own.txt next.txt | head -n 4)"
+        ok $? "r2_resume_from_any_layout: every step's numbers are the same" "$(diff own.txt next.txt | head -n 4)"
         "$PF_BIN/pf-inspect" diff whole/checkpoint-000008 next/checkpoint-000008 >diff.txt 2>&1
-        ok $? "r02_resume_from_any_layout: and the last checkpoint" "$(head -n 5 diff.txt)"
+        ok $? "r2_resume_from_any_layout: and the last checkpoint" "$(head -n 5 diff.txt)"
         python3 "$reader" whole/checkpoint-000008 next/checkpoint-000008 >reader.txt 2>&1
         ok $? "the Python reader says identical" "$(tail -n 3 reader.txt)"
     done
     # What several ranks saved, as one rank would have.
     rm -rf merged
     "$reshard" -q whole/checkpoint-000008 merged --to dp=1 && python3 "$reader" merged whole/checkpoint-000008 >reader.txt 2>&1
-    ok $? "r01_merged: saved by $ranks, merged to one: the same" "$(tail -n 3 reader.txt)"
+    ok $? "r1_merged: saved by $ranks, merged to one: the same" "$(tail -n 3 reader.txt)"
 }
 
 family llama float32 1 tp=2,pp=2,sharding=2 tp=4,pp=2,vpp=2,dp=2

@@ -383,7 +383,7 @@ static void one_pair(int number, const struct pf_model_spec *spec, const char *f
     what = what || same_files(at("a"), at("back")) ? what : "there and back is not the same";
     const int rank = random_below(pf_mesh_size(&b.table->mesh));
     what = what || loads(at("a"), &b, rank) ? what : "a rank of B loads something else from A";
-    ok(!what, "r02_random_pairs: %d: %s: %s -> %s -> back%s%s", number, folder, text_a.text,
+    ok(!what, "r2_random_pairs: %d: %s: %s -> %s -> back%s%s", number, folder, text_a.text,
        text_b.text, what ? ": " : "", what ? what : "");
     pf_str_release(&text_a);
     pf_str_release(&text_b);
