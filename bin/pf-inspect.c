@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { TAKES_TOLERANCE = 1, TAKES_WEIGHTS_ONLY = 2, TAKES_HTML = 4 };
+enum { TAKES_TOLERANCE = 1, TAKES_WEIGHTS_ONLY = 2, TAKES_HTML = 4, TAKES_LAYOUT = 8 };
 
 static const struct command {
     const char *name;
@@ -30,7 +30,7 @@ static const struct command {
     {"scan", command_scan, 1, 2, TAKES_WEIGHTS_ONLY},
     {"cat", command_cat, 2, 2, 0},
     {"globals", NULL, 0, 0, 0},
-    {"plan", NULL, 0, 0, 0},
+    {"plan", command_plan, 1, 1, TAKES_LAYOUT},
     {"schedule", NULL, 0, 0, 0},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
@@ -48,7 +48,8 @@ static const char usage[] =
     "ops               the kernel registry: who serves which op, why\n"
     "env [DIR]         what is slow or missing on this machine and how to mend it;\n"
     "                  with DIR also how fast it is written\n"
-    "globals plan schedule: not in this build\n"
+    "plan CONFIG       the layout of a run: layers and memory of each rank\n"
+    "globals schedule: not in this build\n"
     "PATH is a checkpoint of pf, the directory of a run, a Hugging Face directory,\n"
     "or a .safetensors file";
 
@@ -76,6 +77,10 @@ static int check_options(const struct options *o, const struct command *command)
     if (o->weights_only && !(command->takes & TAKES_WEIGHTS_ONLY)) {
         return pf_fail(PF_EUSAGE,
                        "'%s' takes no '--weights-only'; 'hash', 'scan' and 'diff' do" SEE_HELP,
+                       command->name);
+    }
+    if ((o->world != 0 || o->layout) && !(command->takes & TAKES_LAYOUT)) {
+        return pf_fail(PF_EUSAGE, "'%s' takes no '--world' and no '--layout'; 'plan' does" SEE_HELP,
                        command->name);
     }
     if (o->html && !(command->takes & TAKES_HTML)) {
@@ -142,6 +147,9 @@ int main(int argc, char **argv)
          PF_OPT_FLAG, &o.weights_only},
         {0, "html", "FILE", "run: write a page with the curves as well; '-' is the output",
          PF_OPT_STRING, &o.html},
+        {0, "world", "N", "plan: the number of ranks", PF_OPT_I64, &o.world},
+        {0, "layout", "LAYOUT", "plan: tp=2,pp=2,... instead of the config's", PF_OPT_STRING,
+         &o.layout},
         PF_OPTS_SHARED(&o.shared),
     };
 

@@ -6,6 +6,8 @@ complete -c pf-inspect -l ulp -r -d 'diff: admit N steps between floating number
 complete -c pf-inspect -l nan -r -d 'diff: two NaNs are the same by their bits, equal, or differ'
 complete -c pf-inspect -l weights-only -d 'hash, scan, diff: weights alone, no optimizer, no trainer state'
 complete -c pf-inspect -l html -r -d 'run: write a page with the curves as well; \'-\' is the output'
+complete -c pf-inspect -l world -r -d 'plan: the number of ranks'
+complete -c pf-inspect -l layout -r -d 'plan: tp=2,pp=2,... instead of the config\'s'
 complete -c pf-inspect -l quiet -s q -d 'only errors on stderr'
 complete -c pf-inspect -l verbose -s v -d 'more on stderr; again for more still'
 complete -c pf-inspect -l json -d 'result as JSON on stdout'
@@ -22,3 +24,4 @@ complete -c pf-inspect -n __fish_use_subcommand -a cat -d 'its values; of a box 
 complete -c pf-inspect -n __fish_use_subcommand -a run -d 'a run summed up, its curves drawn'
 complete -c pf-inspect -n __fish_use_subcommand -a ops -d 'the kernel registry: who serves which op, why'
 complete -c pf-inspect -n __fish_use_subcommand -a env -d 'what is slow or missing on this machine and how to mend it;'
+complete -c pf-inspect -n __fish_use_subcommand -a plan -d 'the layout of a run: layers and memory of each rank'

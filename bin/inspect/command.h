@@ -24,8 +24,10 @@ struct options {
     int64_t ulp;          /* INT64_MIN: not given */
     const char *nan;
     bool weights_only;
-    const char *html; /* NULL: not given */
-    bool answered;    /* the JSON document is out */
+    const char *html;   /* NULL: not given */
+    int64_t world;      /* 0: not given */
+    const char *layout; /* NULL: not given */
+    bool answered;      /* the JSON document is out */
 };
 
 /* Each gives the error code that the program ends with; PF_EDIFFER without a record is a plain no. */
@@ -39,6 +41,7 @@ int command_cat(struct options *o, char **operands);
 int command_run(struct options *o, char **operands);
 int command_env(struct options *o, char **operands);
 int command_ops(struct options *o, char **operands);
+int command_plan(struct options *o, char **operands);
 
 /* Text --------------------------------------------------------------------------------------------
  */

@@ -191,4 +191,11 @@ int pf_config_print(const struct pf_config *config, struct pf_str *json);
  */
 int pf_config_check_resume(const struct pf_config *config, const char *old_json, char **note_out);
 
+/*
+ * The text of the model configuration that a model_name_or_path leads to, and where it stands, for
+ * messages: of a Hugging Face directory config.json, of a checkpoint what it keeps, or a bare file.
+ * Errors: PF_EIO, those of opening a checkpoint, PF_ENOMEM. Free both with pf_free, also after an error.
+ */
+int pf_model_config_text(const char *path, char **text_out, char **name_out);
+
 #endif

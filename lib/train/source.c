@@ -79,11 +79,12 @@ static int read_checkpoint_config(const char *dir, char **text_out)
     return *text_out ? 0 : PF_ENOMEM;
 }
 
-/* The configuration that model_name_or_path holds: a directory's, a checkpoint's, or a bare one. */
-static int read_named_config(const char *path, char **text_out, char **name_out)
+int pf_model_config_text(const char *path, char **text_out, char **name_out)
 {
     bool checkpoint = false;
     size_t len;
+
+    *text_out = *name_out = NULL;
 
     if (!pf_path_is_dir(path)) {
         *name_out = pf_strdup(path);
@@ -111,7 +112,7 @@ static int read_config_text(struct pf_trainer *t, char **text_out, char **name_o
         *text_out = pf_strdup(c->model_json);
         *name_out = pf_strdup("model");
     } else {
-        return read_named_config(c->model_name_or_path, text_out, name_out);
+        return pf_model_config_text(c->model_name_or_path, text_out, name_out);
     }
     return *text_out && *name_out ? 0 : PF_ENOMEM;
 }
