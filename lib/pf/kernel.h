@@ -194,6 +194,8 @@ struct pf_rope_args {
  * lse [B,A,S] = log sum exp of the scaled scores. Dropout on the probabilities where dropout_p > 0:
  * element (b,h,i,j) is kept if pf_dropout_keep (pf/rng.h) of (dropout_key,
  * (((first_sequence+b)*A+h)*S+i)*S+j), and is then scaled by 1/(1-p). Overwrites out and lse.
+ * A kernel may round probabilities, and backward the gradients of scores, to the dtype where they are
+ * factors of products; lse and delta are of unrounded ones.
  * Scratch: PF_ATTENTION_SCRATCH_FLOATS(D, Dv) floats a thread.
  */
 #define PF_ATTENTION_TILE 64
