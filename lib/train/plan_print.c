@@ -96,7 +96,9 @@ static void count_parameters(const struct pf_trainer *t, const struct pf_layout 
 
 static int make_plan(struct pf_trainer *t, struct plan *plan)
 {
-    const size_t held = pf_mem_live_bytes();
+    const size_t measured_in = pf_ops_scratch_bytes(t->ops); /* 0 where a cache file chose */
+    const size_t held = pf_mem_live_bytes() - measured_in;
+    const size_t scratch = (size_t)pf_ops_threads(t->ops) * PF_GEMM_SCRATCH_FLOATS * sizeof(float);
     struct pf_layout *layout = NULL;
     int err;
 
@@ -112,12 +114,16 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
     PF_TRY_GOTO(train_sample_bytes(t, &sampling), out);
     add_memory(plan, "sampling", sampling);
     add_memory(plan, "profiling", train_profile_bytes(t));
-    add_memory(plan, "measuring", train_peak_bytes(t) + train_profile_measuring_bytes(t));
     /* What is held already: communicators, tables, kernels, and after build all of the above. */
     add_memory(plan, "tables_and_staging",
                t->layout && held > plan->total_bytes ? held - plan->total_bytes
                : t->layout                           ? 0
                                                      : held);
+    /* A registry of its own measures the peak, and has gone before the run's takes its scratch, unless
+     * that has it from choosing kernels. */
+    add_memory(plan, "measuring",
+               train_peak_bytes(t) + measured_in + train_profile_measuring_bytes(t));
+    add_memory(plan, "scratch", scratch);
 out:
     return err;
 }
