@@ -5,7 +5,9 @@
 
 #include <pf/config.h>
 #include <pf/error.h>
+#include <pf/log.h>
 #include <pf/mem.h>
+#include <pf/parallelize.h>
 #include <pf/placement.h>
 
 #include <inttypes.h>
@@ -15,6 +17,7 @@
 #define WORLD_MAX (1 << 20)
 
 struct plan {
+    struct pf_json *config;
     struct pf_model_spec spec;
     enum pf_dtype dtype; /* of the weights */
     struct pf_parallel par;
@@ -145,18 +148,24 @@ static int read_dtype(const struct pf_json *config, struct plan *plan)
 
 static int read_config(const struct options *o, const char *path, struct plan *plan)
 {
-    struct pf_json *config = NULL;
-    int err;
+    PF_TRY(pf_json_parse_file(path, &plan->config));
+    PF_TRY(pf_json_expect(plan->config, PF_JSON_OBJECT));
+    PF_TRY(read_model(plan->config, plan));
+    PF_TRY(read_dtype(plan->config, plan));
+    return o->layout ? pf_parallel_parse(o->layout, &plan->par)
+                     : pf_parallel_read(plan->config, &plan->par);
+}
 
-    PF_TRY(pf_json_parse_file(path, &config));
-    PF_TRY_GOTO(pf_json_expect(config, PF_JSON_OBJECT), out);
-    PF_TRY_GOTO(read_model(config, plan), out);
-    PF_TRY_GOTO(read_dtype(config, plan), out);
-    PF_TRY_GOTO(o->layout ? pf_parallel_parse(o->layout, &plan->par)
-                          : pf_parallel_read(config, &plan->par),
-                out);
-out:
-    pf_json_free(config);
+/* The cuts of a parallelize_plan, with a warning for what of it meets nothing. */
+static int apply_cuts(struct plan *plan)
+{
+    struct pf_str_list notes = {0};
+    const int err = pf_parallelize_config(plan->config, plan->table, &notes);
+
+    for (size_t i = 0; i < notes.n && !err; i++) {
+        pf_log_warn0("plan", "%s", notes.items[i]);
+    }
+    pf_str_list_release(&notes);
     return err;
 }
 
@@ -176,6 +185,9 @@ static int make(const struct options *o, const char *path, struct plan *plan)
         const struct pf_tensor_row *const row = &plan->table->rows[i];
         plan->n_parameters += row->tied_to < 0 ? pf_tensor_row_count(row) : 0;
         plan->n_tensors += row->tied_to < 0;
+    }
+    if (!o->layout) {
+        PF_TRY(apply_cuts(plan));
     }
     PF_TRY(pf_placement_new(plan->table, &plan->par, &plan->place));
     return sum_stages(plan);
@@ -353,5 +365,6 @@ int command_plan(struct options *o, char **operands)
     pf_free(plan.stages);
     pf_placement_free(plan.place);
     pf_table_free(plan.table);
+    pf_json_free(plan.config);
     return err;
 }

@@ -24,6 +24,7 @@ struct options {
 /* A layout for a model: what pf_reshard_run needs. Zero it; setup_release also after a failure. */
 struct setup {
     struct pf_ckpt *src;
+    struct pf_json *config; /* of --config, or NULL */
     struct pf_parallel par;
     struct pf_table *table;
     struct pf_placement *place;

@@ -5,6 +5,8 @@
 #include <pf/error.h>
 #include <pf/family.h>
 #include <pf/json.h>
+#include <pf/log.h>
+#include <pf/parallelize.h>
 
 #include <string.h>
 
@@ -42,17 +44,25 @@ int setup_check(const struct options *o)
     return o->dtype ? parse_dtype(o->dtype, &dtype) : 0;
 }
 
-static int read_layout(const struct options *o, struct pf_parallel *par)
+static int read_layout(const struct options *o, struct setup *s)
 {
-    struct pf_json *config = NULL;
-    int err;
-
     if (o->to) {
-        return pf_parallel_parse(o->to, par);
+        return pf_parallel_parse(o->to, &s->par);
     }
-    PF_TRY(pf_json_parse_file(o->config, &config));
-    err = pf_parallel_read(config, par);
-    pf_json_free(config);
+    PF_TRY(pf_json_parse_file(o->config, &s->config));
+    return pf_parallel_read(s->config, &s->par);
+}
+
+/* The cuts of the config's parallelize_plan, with a warning for what of it meets nothing. */
+static int apply_cuts(struct setup *s)
+{
+    struct pf_str_list notes = {0};
+    const int err = pf_parallelize_config(s->config, s->table, &notes);
+
+    for (size_t i = 0; i < notes.n && !err; i++) {
+        pf_log_warn0("reshard", "%s", notes.items[i]);
+    }
+    pf_str_list_release(&notes);
     return err;
 }
 
@@ -104,12 +114,13 @@ int setup_make(const struct options *o, struct setup *s)
     if (o->dtype) {
         PF_TRY(parse_dtype(o->dtype, &s->dtype));
     }
-    PF_TRY(read_layout(o, &s->par));
+    PF_TRY(read_layout(o, s));
     PF_TRY(pf_ckpt_open(o->src, &s->src));
     PF_TRY(read_spec(s->src, &spec));
     PF_TRY(pf_parallel_resolve(&s->par, &spec, (int)o->world, &mesh));
     PF_TRY(pf_table_new(&spec, &mesh, &s->table));
     PF_TRY(resolve_tie(s, &spec));
+    PF_TRY(apply_cuts(s));
     return pf_placement_new(s->table, &s->par, &s->place);
 }
 
@@ -117,5 +128,6 @@ void setup_release(struct setup *s)
 {
     pf_placement_free(s->place);
     pf_table_free(s->table);
+    pf_json_free(s->config);
     pf_ckpt_free(s->src);
 }

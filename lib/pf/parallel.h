@@ -61,7 +61,7 @@ int pf_parallel_parse(const char *text, struct pf_parallel *par_out);
  * virtual_pipeline_model_parallel_size, expert_model_parallel_size, context_parallel_size or
  * sep_parallel_size, sharding_parallel_size, sharding, split_param, sharding_comm_buffer_size_MB,
  * hybrid_parallel_topo_order, pp_seg_method, num_layers_in_first_pipeline_stage and ..._last_...,
- * use_dualpipev. -1 and null mean not given; other keys are not looked at. PF_EUSAGE names the key and
+ * use_dualpipev, and of parallelize_plan the options (its cuts: pf/parallelize.h). -1 and null mean not given; other keys are not looked at. PF_EUSAGE names the key and
  * the line.
  */
 int pf_parallel_read(const struct pf_json *config, struct pf_parallel *par_out);

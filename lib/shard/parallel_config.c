@@ -4,6 +4,7 @@
 
 #include <pf/error.h>
 #include <pf/json.h>
+#include <pf/parallelize.h>
 #include <pf/str.h>
 
 #include "shard_internal.h"
@@ -188,6 +189,10 @@ int pf_parallel_read(const struct pf_json *config, struct pf_parallel *par_out)
     PF_TRY(read_string(config, "pp_seg_method", "segments", &par));
     PF_TRY(pf_json_bool(config, "split_param", true, &split));
     PF_TRY(pf_json_bool(config, "use_dualpipev", false, &par.dual));
+    const struct pf_json *const plan = pf_json_get(config, "parallelize_plan");
+    if (is_given(plan)) {
+        PF_TRY(pf_parallelize_options(plan, &par));
+    }
     par.whole_params = !split && (par.stage == 1 || par.stage == 2);
     memcpy(par_out, &par, sizeof par);
     return 0;

@@ -62,6 +62,17 @@ json 'd["layout"] == "dp=3,sharding=1,pp=1,cp=1,tp=1,vpp=1,ep=1,stage=0" and d["
 json 'd["layout"].startswith("dp=2,") and d["chunks"] == [{"stage": 0, "first_layer": 0, "layers": 3}]' \
     "--layout takes the place of the config's layout"
 
+# A plan cuts what it names and nothing else: gate and up of 96 x 64, in 3 layers, are halved.
+cat >plan.json <<JSON
+{ "model_name_or_path": "$hf/llama/config.json", "tensor_model_parallel_size": 2, "parallelize_plan": {
+    "mp_config": { "parallelize_plan": { "model.layers.*.mlp.(gate|up)_proj": "ColWiseParallel", "foo": "RowWiseParallel" } },
+    "dp_config": { "sharding_level": 1 } } }
+JSON
+"$inspect" --json plan plan.json --world 4 >out 2>err
+is "$? $(cat err)" "0 pf-inspect: warning: 'foo' of the plan meets no tensor" "a parallelize_plan, and what of it meets nothing"
+json 'd["layout"].endswith("tp=2,vpp=1,ep=1,stage=1") and
+      all(r["weight_bytes"] == 4 * (125760 - 3 * 96 * 64) for r in d["ranks"])' "its cuts and its stage are in the layout"
+
 refuses 3 "ep=3 does not divide 8 experts" plan "$hf/qwen3_moe/config.json" --layout ep=3
 refuses 3 "tp=3 does not divide 8 attention heads" plan "$hf/llama/config.json" --layout tp=3
 refuses 3 "is not the number of ranks, 7" plan run.json --layout dp=2,tp=2 --world 7
