@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MOVED_INTERVAL_NS 100000000
 #define MAX_BATCH 4096 /* transfers, each of some 300 bytes */
@@ -24,6 +25,7 @@ struct output {
     struct ckpt_image image;
     struct pf_digest_state *digest;
     uint64_t taken, hashed, written; /* bytes; the first two only grow in order */
+    bool direct;                     /* past the page cache */
 };
 
 /* The job while it runs. What is not constant is read and written under the lock. */
@@ -34,7 +36,8 @@ struct run {
     size_t next_part;    /* of the first file that nobody has begun */
     struct output *last; /* whose windows are being taken; NULL: begin another */
     int n_running;
-    int err; /* of the first thread that failed, with its message */
+    bool direct; /* worth trying */
+    int err;     /* of the first thread that failed, with its message */
     char *message;
     uint64_t written;
 };
@@ -117,7 +120,8 @@ static int output_open(struct run *r, const struct ckpt_part *parts, size_t n,
         o->path = pf_path_join(r->job->dir, target->files[o->file].name);
         PF_TRY_GOTO(o->path ? 0 : PF_ENOMEM, out);
         PF_TRY_GOTO(pf_digest_new(&o->digest), out);
-        PF_TRY_GOTO(pf_open(o->path, O_WRONLY | O_CREAT | O_EXCL, &o->fd), out);
+        o->direct = r->direct;
+        PF_TRY_GOTO(ckpt_direct_open(o->path, &o->direct, &o->fd), out);
     }
     *output_out = o;
     return 0;
@@ -133,6 +137,10 @@ static int output_finish(struct run *r, struct output *o)
 
     if (r->job->dry) {
         return 0;
+    }
+    if (o->direct && ftruncate(o->fd, (off_t)o->image.bytes) != 0) {
+        return pf_fail_errno(PF_EIO, "cannot make '%s' %llu bytes long", o->path,
+                             (unsigned long long)o->image.bytes);
     }
     PF_TRY(pf_fsync(o->fd, o->path));
     const int fd = o->fd;
@@ -247,14 +255,15 @@ static int fill(struct worker *k, const struct window *w)
     return k->run->job->live ? 0 : ckpt_io_run(&k->io);
 }
 
-/* Where the window's bytes are: where all of it is of one live piece, they are there already. */
+/* Where the window's bytes are: where all of it is of one live piece, they are there already. Past the
+ * page cache they must be in the worker's buffer, which is aligned. */
 static int look_at(struct worker *k, const struct window *w, const uint8_t **bytes_out)
 {
     const struct ckpt_image *image = &w->output->image;
     const struct pf_ckpt_live *live = k->run->job->live;
     const size_t i = ckpt_image_find(image, w->lo);
 
-    if (live && i < image->n && image->entries[i].offset <= w->lo &&
+    if (live && !w->output->direct && i < image->n && image->entries[i].offset <= w->lo &&
         image->entries[i].offset + image->entries[i].bytes >= w->hi) {
         const struct ckpt_entry *e = &image->entries[i];
         *bytes_out = (const uint8_t *)live[e->part->live].data + (w->lo - e->offset);
@@ -299,6 +308,9 @@ static int write_window(struct worker *k, const struct window *w)
     }
     pf_digest_update(o->digest, bytes, (size_t)(w->hi - w->lo));
     end_turn(r, w);
+    if (o->direct) {
+        return ckpt_direct_write(o->fd, k->buffer, (size_t)(w->hi - w->lo), w->lo, o->path);
+    }
     PF_TRY(pf_pwrite_full(o->fd, bytes, (size_t)(w->hi - w->lo), w->lo, o->path));
     /* Begin to bring it to the disk: the sync at the end then has little left to do. */
     (void)sync_file_range(o->fd, (off_t)w->lo, (off_t)(w->hi - w->lo), SYNC_FILE_RANGE_WRITE);
@@ -365,7 +377,7 @@ static int worker_init(struct worker *k, struct run *r)
     const struct ckpt_job *job = r->job;
 
     *k = (struct worker){.run = r};
-    k->block = pf_alloc(job->window_bytes + CKPT_WINDOW_ALIGN);
+    k->block = pf_alloc(job->window_bytes + 2 * CKPT_WINDOW_ALIGN);
     if (!k->block) {
         return PF_ENOMEM;
     }
@@ -375,7 +387,7 @@ static int worker_init(struct worker *k, struct run *r)
         k->io.dry = job->dry;
         /* In use from now on, so that the peak of memory does not depend on what is copied, and is that
          * of a dry run. */
-        memset(k->block, 0, job->window_bytes + CKPT_WINDOW_ALIGN);
+        memset(k->block, 0, job->window_bytes + 2 * CKPT_WINDOW_ALIGN);
         memset(k->io.buffer, 0, job->buffer_bytes);
     }
     return 0;
@@ -498,9 +510,35 @@ static int take_over_failure(struct run *r)
     return r->err;
 }
 
+uint64_t ckpt_job_bytes(const struct ckpt_plan *plan)
+{
+    uint64_t sum = 0;
+
+    for (int64_t i = 0; i < plan->n_parts; i++) {
+        const struct pf_ckpt_tensor *t = &plan->ckpt->tensors[plan->parts[i].tensor];
+        const struct pf_ckpt_piece *p = &t->pieces[plan->parts[i].piece];
+        if (plan->ckpt->files[p->file].digest[0] == '\0') {
+            sum += (uint64_t)(p->range_hi - p->range_lo) * pf_dtype_bytes(t->dtype);
+        }
+    }
+    return sum;
+}
+
+/* Asked by each process for itself: its first file gives the probe a name of its own. */
+static bool is_direct_better(const struct ckpt_job *job)
+{
+    const struct ckpt_plan *plan = job->plan;
+
+    if (job->dry || plan->n_parts == 0) {
+        return false;
+    }
+    const char *name = plan->ckpt->files[part_file(plan->ckpt, &plan->parts[0])].name;
+    return ckpt_direct_is_better(job->dir, name, ckpt_job_bytes(plan));
+}
+
 int ckpt_job_run(struct ckpt_job *job)
 {
-    struct run r = {.job = job};
+    struct run r = {.job = job, .direct = is_direct_better(job)};
     struct worker *workers = pf_calloc_array((size_t)job->threads, sizeof *workers);
     int n = 0, err = workers ? 0 : PF_ENOMEM;
 

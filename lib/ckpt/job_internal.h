@@ -65,6 +65,27 @@ struct ckpt_job {
  */
 int ckpt_job_run(struct ckpt_job *job);
 
+/* Bytes of the plan's parts in files that are not done yet. */
+uint64_t ckpt_job_bytes(const struct ckpt_plan *plan);
+
+/* Past the page cache ------------------------------------------------------------------------------
+ */
+
+/* What writes less is not worth a probe, and goes by way of the cache. */
+#define CKPT_DIRECT_LEAST ((uint64_t)256 << 20)
+
+/* Is writing so many bytes to dir faster past the page cache? Tried out with a file of the name ".probe-"
+ * and `name`, which is another for each process; PF_DIRECT_IO=0 or 1 says it instead. */
+bool ckpt_direct_is_better(const char *dir, const char *name, uint64_t bytes);
+
+/* Create a file, past the cache if *direct_inout; it becomes false where the filesystem has no such
+ * thing. */
+int ckpt_direct_open(const char *path, bool *direct_inout, int *fd_out);
+
+/* Write n bytes from a buffer that is aligned to CKPT_WINDOW_ALIGN, and so long that n can be rounded up to
+ * it, at an offset that is a multiple of it: the file may become so much longer, to be cut off. */
+int ckpt_direct_write(int fd, uint8_t *bytes, size_t n, uint64_t offset, const char *path);
+
 /* Sort the parts by file, as jobs need them; parts of one file keep their order. PF_ENOMEM. */
 int ckpt_plan_by_file(struct ckpt_plan *plan);
 

@@ -135,8 +135,9 @@ static int balance(struct candidates *c, int size)
         one->writer = one->items[0].rank;
         for (int64_t j = 0; j < one->n_holders; j++) {
             const int rank = holder(c, one, j);
-            const bool better = load[rank] < load[one->writer] ||
-                                (load[rank] == load[one->writer] && rank < one->writer);
+            const bool lower = rank < one->writer;
+            const bool better =
+                lower ? load[rank] <= load[one->writer] : load[rank] < load[one->writer];
             one->writer = better ? rank : one->writer;
         }
         load[one->writer] += one->bytes;

@@ -322,18 +322,6 @@ static int finished(void *context, int file)
     return reshard_journal_add(&r->staging, &r->plan.ckpt->files[file]);
 }
 
-static uint64_t unfinished_bytes(const struct resharder *r)
-{
-    uint64_t sum = 0;
-
-    for (int64_t i = 0; i < r->plan.n_parts; i++) {
-        const struct pf_ckpt_tensor *t = &r->plan.ckpt->tensors[r->plan.parts[i].tensor];
-        const struct pf_ckpt_piece *p = &t->pieces[r->plan.parts[i].piece];
-        sum += r->plan.ckpt->files[p->file].digest[0] == '\0' ? piece_bytes(t, p) : 0;
-    }
-    return sum;
-}
-
 static int copy_files(struct resharder *r, struct ckpt_job *copy)
 {
     copy->plan = &r->plan;
@@ -344,7 +332,7 @@ static int copy_files(struct resharder *r, struct ckpt_job *copy)
     copy->moved = copy->dry ? NULL : moved;
     copy->done = finished;
     copy->context = r;
-    begin_phase(r, PF_RESHARD_COPY, unfinished_bytes(r));
+    begin_phase(r, PF_RESHARD_COPY, ckpt_job_bytes(&r->plan));
     const int err = ckpt_job_run(copy);
     r->report.bytes_read = copy->counts.bytes_read;
     r->report.n_reads = copy->counts.n_reads;

@@ -113,12 +113,13 @@ static int prepare(struct saver *s)
     return 0;
 }
 
+/* Two threads, where there is much to write, so that one hashes while the other waits for the disk. */
 static int write_my_files(struct saver *s)
 {
     struct ckpt_job job = {.plan = &s->plan,
                            .dir = s->staging,
                            .live = s->live,
-                           .threads = 1,
+                           .threads = ckpt_job_bytes(&s->plan) < CKPT_DIRECT_LEAST ? 1 : 2,
                            .window_bytes = WINDOW_BYTES};
 
     PF_TRY(ckpt_plan_by_file(&s->plan));

@@ -133,11 +133,13 @@ each() # HOW STRIDE RANK [WORD...]: the calls of a rank, of processes that WORD.
 }
 RANDOM=${FAULT_SEED:-1}
 each ENOSPC 1 0
-each EIO 1 0
+PF_DIRECT_IO=1 each EIO 1 0
 for how in short EINTR; do
-    fresh
-    FAULT_AT=some FAULT_HOW=$how LD_PRELOAD=$faults go 2>err && diff -r clean dst >/dev/null
-    ok $? "$how: the run does not notice" "$(cat err)"
+    for direct in 0 1; do
+        fresh
+        PF_DIRECT_IO=$direct FAULT_AT=some FAULT_HOW=$how LD_PRELOAD=$faults go 2>err && diff -r clean dst >/dev/null
+        ok $? "$how: the run does not notice (PF_DIRECT_IO=$direct)" "$(cat err)"
+    done
 done
 
 # The source fails.

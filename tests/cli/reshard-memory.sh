@@ -72,5 +72,9 @@ for layout in tp=2 tp=4,sharding=3,stage=3; do
     ok $? "r8_bounded: with at most $((kib / 1024)) MiB"
     "$PF_BIN/pf-inspect" diff --weights-only hf back >diff.txt 2>&1
     ok $? "every bit is there" "$(head -n 3 diff.txt)"
+    PF_DIRECT_IO=$((tp = 1 - ${tp:-1})) "$reshard" -q hf other --to $layout && diff -r out other >diff.txt
+    ok $? "through the page cache or past it ($tp), the same bytes" "$(cat diff.txt)"
+    rm -rf other
 done
 done_testing
+
