@@ -350,6 +350,47 @@ static void frozen_rows(void)
     release(&p);
 }
 
+/* 99,459 tensors on 16,384 ranks, without asking any rank: what the pieces of all rows in a role hold. */
+static void many_tensors_on_many_ranks(void)
+{
+    struct pf_model_spec s = fixture_spec("qwen3_moe", "config.json");
+    struct pf_shard_list all = {0};
+    struct placed p;
+
+    s.n_layers = 128;
+    s.n_heads = 64;
+    s.moe.n_experts = 256;
+    for (int i = 0; i < 128; i++) {
+        s.moe.layer_is_moe[i] = 1;
+    }
+    p = must_place(&s, "tp=8,pp=16,sharding=128,ep=64,stage=1");
+    ok(p.table->n_rows == 99459 && pf_mesh_size(&p.mesh) == 16384, "99,459 tensors, 16,384 ranks");
+    for (int r = PF_ROLE_WEIGHT; r <= PF_ROLE_MOMENT2; r++) {
+        const bool sliced = r != PF_ROLE_WEIGHT;
+        int64_t wrong = 0, n = 0;
+        for (int64_t i = 0; i < p.table->n_rows; i++) {
+            const struct pf_tensor_row *const row = &p.table->rows[i];
+            /* a tensor of a layer lies on 1024 ranks, an expert's on 16 of them */
+            const int64_t copies = row->expert >= 0 ? 16 : 128;
+            int64_t elements = 0;
+            wrong += pf_placement_shards(p.place, i, (enum pf_role)r, &all) != 0;
+            for (int64_t k = 0; k < all.n; k++) {
+                const struct pf_rank_set *const set = &all.items[k].holders;
+                const int64_t tp = row->expert >= 0 ? 1 : set->plane_hi - set->plane_lo;
+                elements += all.items[k].range_hi - all.items[k].range_lo;
+                wrong += pf_rank_set_count(&p.mesh, set) != (sliced ? 1 : copies) * tp;
+            }
+            wrong += elements != pf_tensor_row_count(row);
+            n += all.n;
+        }
+        ok(wrong == 0,
+           "%s: %lld distinct pieces hold every element once, on as many ranks as they should",
+           pf_role_name((enum pf_role)r), (long long)n);
+    }
+    pf_shard_list_release(&all);
+    release(&p);
+}
+
 static void edited_tables_are_judged(void)
 {
     const struct pf_model_spec s = small("llama", 4, 2);
@@ -394,6 +435,7 @@ int main(void)
     fused_experts();
     stages();
     frozen_rows();
+    many_tensors_on_many_ranks();
     edited_tables_are_judged();
     return done();
 }
