@@ -261,13 +261,9 @@ static int compile(const struct pf_json *node, const char *pattern, regex_t *reg
     if (!anchored) {
         return PF_ENOMEM;
     }
-    const int err = regcomp(regex_out, anchored, REG_EXTENDED);
+    const int err = shard_compile(anchored, 0, regex_out, why);
     pf_free(anchored);
-    if (err) {
-        regerror(err, regex_out, why, sizeof why);
-        return pf_json_fail(node, "%s", why);
-    }
-    return 0;
+    return err == PF_EUSAGE ? pf_json_fail(node, "%s", why) : err;
 }
 
 /* The dimension of a row that a way cuts, -1: none. Embeddings lie as [vocabulary, width], what a linear

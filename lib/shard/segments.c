@@ -43,16 +43,23 @@ static bool is_layer_pattern(const char *segments)
     return strncmp(segments, "layer:", 6) == 0;
 }
 
+int shard_compile(const char *pattern, int flags, void *regex_out, char why_out[128])
+{
+    const int err = regcomp(regex_out, pattern, REG_EXTENDED | flags);
+
+    if (err != 0) {
+        regerror(err, NULL, why_out, 128);
+        return err == REG_ESPACE ? pf_fail(PF_ENOMEM, "out of memory for a pattern") : PF_EUSAGE;
+    }
+    return 0;
+}
+
 static int compile(const char *segments, regex_t *regex_out)
 {
     char why[128];
-    const int err = regcomp(regex_out, segments + 6, REG_EXTENDED | REG_ICASE | REG_NOSUB);
+    const int err = shard_compile(segments + 6, REG_ICASE | REG_NOSUB, regex_out, why);
 
-    if (err != 0) {
-        regerror(err, regex_out, why, sizeof why);
-        return pf_fail(PF_EUSAGE, "segments '%s': %s", segments, why);
-    }
-    return 0;
+    return err == PF_EUSAGE ? pf_fail(err, "segments '%s': %s", segments, why) : err;
 }
 
 /* The next number of "0:3:8"; *at moves behind it and its colon. */

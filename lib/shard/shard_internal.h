@@ -13,6 +13,10 @@
 /* Are the segments of a form that pf_parallel_chunks knows? 0 or PF_EUSAGE. */
 int shard_segments_check(const char *segments);
 
+/* Compile a POSIX extended regular expression into a regex_t. PF_EUSAGE without a record, and why; or
+ * PF_ENOMEM. */
+int shard_compile(const char *pattern, int flags, void *regex_out, char why_out[128]);
+
 /* Set one option by its name in the text of a layout. */
 int shard_parallel_set(const char *key, const char *value, struct pf_parallel *par);
 
