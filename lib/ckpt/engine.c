@@ -11,8 +11,9 @@
 
 #define BUFFER_BYTES ((size_t)1 << 20)
 /* What lies between two runs is read along with them where it is no longer than this (a page costs
- * the disk as much as a part of it) or the runs are at least this part of all. */
-#define SMALL_GAP_BYTES 4096
+ * the disk as much as a part of it), or where the runs are shorter than this, so that a read of each is
+ * dear, and at least a fourth of all. */
+#define SMALL_BYTES 4096
 #define WORTH_READING_THROUGH 4
 
 /* Transfers ---------------------------------------------------------------------------------------
@@ -72,8 +73,8 @@ static void measure(struct ckpt_transfer *t)
     t->through = true;
     for (int l = 0; l < t->n_loops; l++) {
         const int64_t step = t->loops[l].from_step;
-        t->through =
-            t->through && (step - span <= SMALL_GAP_BYTES || span >= step / WORTH_READING_THROUGH);
+        t->through = t->through && (step - span <= SMALL_BYTES ||
+                                    (span < SMALL_BYTES && span >= step / WORTH_READING_THROUGH));
         span += (t->loops[l].n - 1) * step;
     }
     t->end = t->offset + (uint64_t)span;
@@ -352,13 +353,13 @@ static void join_neighbours(struct ckpt_io *io)
         struct ckpt_transfer *t = &io->transfers[i];
         const struct ckpt_transfer *next = t + 1;
         if (t->through && next->through && next->file == t->file &&
-            next->offset <= t->end + SMALL_GAP_BYTES && next->upto > t->upto) {
+            next->offset <= t->end + SMALL_BYTES && next->upto > t->upto) {
             t->upto = next->upto;
         }
     }
 }
 
-/* One run. What is longer than half the buffer goes past it. */
+/* One run. What is longer than half the buffer goes past it, and so does what stands alone. */
 static int copy_run(struct ckpt_io *io, const struct ckpt_transfer *t, uint64_t offset,
                     uint8_t *dst)
 {
@@ -366,8 +367,8 @@ static int copy_run(struct ckpt_io *io, const struct ckpt_transfer *t, uint64_t 
     const uint64_t upto = t->through ? t->upto : offset + (uint64_t)t->run * from;
     const int64_t chunk = (int64_t)(io->buffer_bytes / from);
 
-    if (t->from == t->to && (size_t)t->run * from > io->buffer_bytes / 2 &&
-        (offset < io->window_lo || offset >= io->window_hi)) {
+    const bool past = !t->through || (size_t)t->run * from > io->buffer_bytes / 2;
+    if (t->from == t->to && past && (offset < io->window_lo || offset >= io->window_hi)) {
         return read_bytes(io, dst, (size_t)t->run * from, offset);
     }
     for (int64_t done = 0; done < t->run; done += chunk) {
