@@ -147,11 +147,10 @@ static const char *source_name(const struct pf_trainer *t, const struct pf_tenso
     return row->slot == PF_SLOT_HEAD_W ? t->head_from : row->name;
 }
 
-static int load_row(struct pf_trainer *t, const struct pf_tensor_row *row, float *dst)
+/* Are name and shape of a row in the files that were opened? */
+static int check_row(const struct pf_trainer *t, const struct pf_tensor_row *row, const char *name)
 {
-    const char *const name = source_name(t, row);
     const struct pf_ckpt_tensor *const tensor = pf_ckpt_find(t->weights, name, PF_ROLE_WEIGHT);
-    const struct pf_ckpt_live live = live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32, dst);
 
     if (!tensor) {
         return pf_fail(PF_EINCOMPLETE, "'%s' has no tensor '%s'", t->config->model_name_or_path,
@@ -161,12 +160,10 @@ static int load_row(struct pf_trainer *t, const struct pf_tensor_row *row, float
     for (int d = 0; same && d < row->n_dims; d++) {
         same = tensor->shape[d] == row->shape[d];
     }
-    if (!same) {
-        return pf_fail(PF_EFORMAT,
-                       "'%s': tensor '%s' does not have the shape that config.json says",
-                       t->config->model_name_or_path, name);
-    }
-    return pf_ckpt_read_box(t->weights, tensor, &live.box, PF_DTYPE_F32, dst);
+    return same ? 0
+                : pf_fail(PF_EFORMAT,
+                          "'%s': tensor '%s' does not have the shape that config.json says",
+                          t->config->model_name_or_path, name);
 }
 
 /* A tensor that the model does not know would be lost without a word. */
@@ -185,15 +182,36 @@ static int refuse_unexpected(struct pf_trainer *t)
     return 0;
 }
 
-static int load_weights(struct pf_trainer *t)
+/* All rows that own storage, under the names that the files have for them. */
+static int wanted_weights(struct pf_trainer *t, struct pf_ckpt_live *live, int64_t *n_out)
 {
-    PF_TRY(refuse_unexpected(t));
+    int64_t n = 0;
+
     for (int64_t i = 0; i < t->table->n_rows; i++) {
-        if (t->table->rows[i].tied_to < 0) {
-            PF_TRY(load_row(t, &t->table->rows[i], t->master + t->layout->param_at[i]));
+        const struct pf_tensor_row *const row = &t->table->rows[i];
+        if (row->tied_to < 0) {
+            live[n] = live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32,
+                              t->master + t->layout->param_at[i]);
+            live[n].name = source_name(t, row);
+            PF_TRY(check_row(t, row, live[n++].name));
         }
     }
+    *n_out = n;
     return 0;
+}
+
+/* Each file is read by one rank, and what it holds is sent to the others. */
+static int load_weights(struct pf_trainer *t)
+{
+    struct pf_ckpt_live *const live = live_new(t);
+    int64_t n = 0;
+    int err = live ? refuse_unexpected(t) : PF_ENOMEM;
+
+    err = err ? err : wanted_weights(t, live, &n);
+    err = pf_comm_all_agree(t->world, err, NULL);
+    err = err ? err : pf_ckpt_load(t->world, t->weights, live, n, false);
+    pf_free(live);
+    return err;
 }
 
 static int read_trainer_state(struct pf_trainer *t)
