@@ -116,6 +116,73 @@ static void megatron_cuts(void)
     release(&p);
 }
 
+/* Does rank t of d have element x of a view? Said by what is computed: query heads in blocks, the key head
+ * that a query head looks at, gate columns with their up columns. */
+static bool view_has(const struct pf_cut *cut, int64_t size, int64_t d, int64_t t, int64_t x)
+{
+    const int64_t head = x / cut->unit, heads = size / cut->unit, a = cut->n_q_heads;
+    const int64_t g = (heads - a) / 2, r = g > 0 ? a / g : 0;
+
+    if (cut->view == PF_CUT_GATE_UP) {
+        return head % (heads / 2) / (heads / 2 / d) == t;
+    }
+    if (cut->view == PF_CUT_KV_HEADS) {
+        return d <= heads ? head / (heads / d) == t : t / (d / heads) == head;
+    }
+    const int64_t group = cut->view == PF_CUT_QKV_GROUPS ? head / (r + 2) : (head - a) % g;
+    const bool query = cut->view == PF_CUT_QKV_GROUPS ? head % (r + 2) < r : head < a;
+    const int64_t q = cut->view == PF_CUT_QKV_GROUPS ? group * r + head % (r + 2) : head;
+    if (query) {
+        return q / (a / d) == t;
+    }
+    return d <= g ? group / (g / d) == t : t / (d / g) == group;
+}
+
+static int64_t faults_of_view(const struct pf_cut *cut, int64_t size, int d)
+{
+    struct pf_tensor_row row = {.n_dims = 1, .shape = {size}, .tied_to = -1};
+    struct pf_table table = {
+        .n_rows = 1, .rows = &row, .mesh = {.degree = {1, 1, 1, 1, d}, .ep = 1}};
+    int64_t faults = 0;
+
+    row.cut[0] = *cut;
+    for (int rank = 0; rank < d; rank++) {
+        struct pf_box boxes[PF_TABLE_MAX_BOXES];
+        const int n = pf_table_local_boxes(&table, &row, rank, boxes);
+        for (int64_t x = 0; x < size; x++) {
+            int held = 0;
+            for (int b = 0; b < n; b++) {
+                held += x >= boxes[b].lo[0] && x < boxes[b].hi[0];
+            }
+            faults += held != view_has(cut, size, d, rank, x);
+        }
+    }
+    return faults;
+}
+
+/* Weights' rows and biases alike, for every number of ranks that heads and key heads allow. */
+static void views_are_what_is_computed(void)
+{
+    static const enum pf_cut_view views[] = {PF_CUT_QKV, PF_CUT_QKV_GROUPS, PF_CUT_KV_HEADS,
+                                             PF_CUT_GATE_UP};
+    int64_t faults = 0, n = 0;
+
+    for (int v = 0; v < 4; v++) {
+        for (int64_t g = 1; g <= 16; g *= 2) {
+            for (int d = 1; d <= 16; d *= 2, n++) {
+                const bool heads = views[v] != PF_CUT_GATE_UP && views[v] != PF_CUT_KV_HEADS;
+                const struct pf_cut cut = {views[v], PF_AXIS_TP, heads ? 3 : 2, heads ? 16 : 0};
+                const int64_t size = heads                         ? (16 + 2 * g) * 3
+                                     : views[v] == PF_CUT_KV_HEADS ? g * 2
+                                                                   : 2 * 2 * 16 * g;
+                faults += faults_of_view(&cut, size, d);
+            }
+        }
+    }
+    ok(faults == 0, "%lld fused and replicated views give each rank what it computes with",
+       (long long)n);
+}
+
 /* 8 query heads, 2 key heads of 4: key head g lies on ranks g tp/2 to (g + 1) tp/2 - 1. */
 static void key_heads(void)
 {
@@ -426,6 +493,7 @@ static void edited_tables_are_judged(void)
 int main(void)
 {
     megatron_cuts();
+    views_are_what_is_computed();
     key_heads();
     vocabulary();
     slices();
