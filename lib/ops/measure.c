@@ -3,6 +3,7 @@
 #include <pf/ops.h>
 
 #include "config.h"
+#include "ops_internal.h"
 
 #include <pf/dev.h>
 #include <pf/error.h>
@@ -335,7 +336,7 @@ int pf_ops_measure(struct pf_ops *ops)
 
 int pf_ops_measure_by(struct pf_ops *ops, double (*clock)(void))
 {
-    if (!has_a_choice(ops)) {
+    if (pf_ops_by_table(ops) || !has_a_choice(ops)) {
         return 0;
     }
     char *const key = describe(ops), *const dir = key ? cache_dir() : NULL;

@@ -72,4 +72,9 @@ const char *pf_dnnl_isa(void);
 int pf_ops_check(enum pf_op op, enum pf_dtype dtype, const void *args, int n_threads,
                  size_t *scratch_bytes_out, bool *empty_out);
 
+struct pf_ops;
+
+/* Does the environment ask for kernels by table (PF_KERNELS=table), so that none are measured? */
+bool pf_ops_by_table(const struct pf_ops *ops);
+
 #endif

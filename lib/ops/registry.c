@@ -29,6 +29,7 @@ struct pf_ops {
     int n_threads;
     enum isa isa;
     bool ref_only;
+    bool by_table; /* measure no kernels */
     size_t cache_bytes;
     void *dnnl;
     struct entry *entries; /* sorted by op, dtype, falling preference */
@@ -274,10 +275,11 @@ static int configure(struct pf_ops *ops, const struct pf_ops_options *options)
 {
     const char *forced = getenv("PF_KERNELS");
 
-    if (forced && *forced && strcmp(forced, "ref") != 0) {
-        return pf_fail(PF_EUSAGE, "PF_KERNELS is '%s': only 'ref' is known", forced);
+    ops->by_table = forced && strcmp(forced, "table") == 0;
+    if (forced && *forced && !ops->by_table && strcmp(forced, "ref") != 0) {
+        return pf_fail(PF_EUSAGE, "PF_KERNELS is '%s': 'ref' and 'table' are known", forced);
     }
-    ops->ref_only = options->ref_only || (forced && *forced);
+    ops->ref_only = options->ref_only || (forced && *forced && !ops->by_table);
     if (options->n_threads < 0) {
         return pf_fail(PF_EINVAL, "thread count %d is negative", options->n_threads);
     }
@@ -334,6 +336,11 @@ void pf_ops_free(struct pf_ops *ops)
 int pf_ops_threads(const struct pf_ops *ops)
 {
     return ops->n_threads;
+}
+
+bool pf_ops_by_table(const struct pf_ops *ops)
+{
+    return ops->by_table;
 }
 
 const char *pf_ops_isa(const struct pf_ops *ops)

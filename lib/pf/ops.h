@@ -43,7 +43,7 @@ struct pf_ops_options {
 
 /*
  * Make a registry and choose a kernel for each (op, dtype). options may be NULL (all defaults).
- * Errors: PF_EUSAGE for an unknown isa or a PF_KERNELS other than "ref", PF_ENOTSUP for an isa that
+ * Errors: PF_EUSAGE for an unknown isa or a PF_KERNELS other than "ref" and "table", PF_ENOTSUP for an isa that
  * this CPU lacks, PF_EINVAL for a negative thread count, PF_ENOMEM, PF_EDEVICE from oneDNN.
  * The caller frees *ops_out.
  */

@@ -78,6 +78,7 @@ enum harm {
     UNLESS_FALSE, /* a switch: 0, false, off, no do not */
     IF_BELOW_CPUS,
     IF_ACTIVE,
+    IF_REF,
     NEVER,
 };
 
@@ -112,7 +113,8 @@ static const struct variable {
     {"KMP_BLOCKTIME", NEVER, "concerns Intel's OpenMP, which pf does not use"},
     {"KMP_SETTINGS", NEVER, "concerns Intel's OpenMP, which pf does not use"},
     {"MALLOC_PERTURB_", UNLESS_FALSE, "has every block of memory filled"},
-    {"PF_KERNELS", ALWAYS, "lets only the reference kernels serve, which are plain C"},
+    {"PF_KERNELS", IF_REF,
+     "ref lets only the reference kernels serve, which are plain C; table has none measured"},
 };
 
 static bool is_word(const char *text, const char *const *words)
@@ -141,6 +143,8 @@ static bool does_harm(const struct env_look *look, enum harm harm, const char *v
         return strtol(value, NULL, 10) < look->n_cpus;
     case IF_ACTIVE:
         return strcasecmp(value, "active") == 0;
+    case IF_REF:
+        return strcmp(value, "table") != 0;
     case NEVER:
         break;
     }

@@ -175,6 +175,7 @@ static void variables(void)
         {"OMP_WAIT_POLICY", "ACTIVE", "slow: "},
         {"OMP_WAIT_POLICY", "passive", "ok: "},
         {"PF_KERNELS", "ref", "slow: "},
+        {"PF_KERNELS", "table", "ok: "},
         {"PF_KERNELS", "", "-"},
     };
 

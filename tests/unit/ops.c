@@ -123,6 +123,14 @@ static void the_environment_forces_the_reference(void)
        "PF_KERNELS=ref forces the reference");
     pf_ops_free(ops);
     ops = NULL;
+    (void)setenv("PF_KERNELS", "table", 1);
+    ops = opened(NULL);
+    const char *const by_table = pf_ops_chosen(ops, PF_OP_GEMM, PF_DTYPE_BF16)->variant;
+    ok(strcmp(by_table, "ref") != 0 && pf_ops_measure(ops) == 0 &&
+           pf_ops_chosen(ops, PF_OP_GEMM, PF_DTYPE_BF16)->variant == by_table,
+       "PF_KERNELS=table measures nothing");
+    pf_ops_free(ops);
+    ops = NULL;
     (void)setenv("PF_KERNELS", "fast", 1);
     ok(pf_ops_open(NULL, &ops) == PF_EUSAGE && !ops, "another PF_KERNELS is a usage error");
     (void)unsetenv("PF_KERNELS");
