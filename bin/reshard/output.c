@@ -78,6 +78,7 @@ static void members(struct pf_json_out *out, const struct options *o,
     pf_json_out_member_i64(out, "pieces", r->n_pieces);
     pf_json_out_member_i64(out, "files", r->n_files);
     pf_json_out_member_i64(out, "files_kept", r->n_files_kept);
+    member_u64(out, "begun_kept_bytes", r->bytes_kept);
     pf_json_out_member_i64(out, "weights_kept_float32", r->n_kept_fp32);
     member_u64(out, "read_bytes", r->bytes_read);
     member_u64(out, "reads", r->n_reads);

@@ -19,10 +19,8 @@
 #define PROBE_BLOCKS 4
 #define PROBE_ROUNDS 2
 
-int ckpt_direct_open(const char *path, bool *direct_inout, int *fd_out)
+int ckpt_direct_open(const char *path, int flags, bool *direct_inout, int *fd_out)
 {
-    const int flags = O_WRONLY | O_CREAT | O_EXCL;
-
     if (*direct_inout) {
         int fd;
         do {
@@ -30,10 +28,16 @@ int ckpt_direct_open(const char *path, bool *direct_inout, int *fd_out)
         } while (fd < 0 && errno == EINTR);
         if (fd >= 0 || errno != EINVAL) {
             *fd_out = fd;
-            return fd >= 0 ? 0 : pf_fail_errno(PF_EIO, "cannot create '%s'", path);
+            return fd >= 0
+                       ? 0
+                       : pf_fail_errno(PF_EIO,
+                                       flags & O_CREAT ? "cannot create '%s'" : "cannot open '%s'",
+                                       path);
         }
         *direct_inout = false; /* a filesystem that has no such thing; some have made the file */
-        (void)unlink(path);
+        if (flags & O_EXCL) {
+            (void)unlink(path);
+        }
     }
     return pf_open(path, flags, fd_out);
 }
@@ -70,7 +74,7 @@ static double time_writing(const char *path, uint8_t *block, bool direct)
     int fd = -1, err;
     const double start = pf_time_monotonic();
 
-    err = ckpt_direct_open(path, &is_direct, &fd);
+    err = ckpt_direct_open(path, O_WRONLY | O_CREAT | O_EXCL, &is_direct, &fd);
     for (uint64_t i = 0; !err && is_direct == direct && i < PROBE_BLOCKS; i++) {
         err = direct ? ckpt_direct_write(fd, block, PROBE_BLOCK, i * PROBE_BLOCK, path)
                      : pf_pwrite_full(fd, block, PROBE_BLOCK, i * PROBE_BLOCK, path);

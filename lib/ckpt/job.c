@@ -13,19 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define MOVED_INTERVAL_NS 100000000
 #define MAX_BATCH 4096 /* transfers, each of some 300 bytes */
 
-/* A file being written. */
-struct output {
-    int file, fd;
-    char *path;
-    struct ckpt_image image;
-    struct pf_digest_state *digest;
-    uint64_t taken, hashed, written; /* bytes; the first two only grow in order */
-    bool direct;                     /* past the page cache */
+struct window {
+    struct ckpt_output *output;
+    uint64_t lo, hi;
 };
 
 /* The job while it runs. What is not constant is read and written under the lock. */
@@ -33,19 +27,20 @@ struct run {
     struct ckpt_job *job;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    size_t next_part;    /* of the first file that nobody has begun */
-    struct output *last; /* whose windows are being taken; NULL: begin another */
+    size_t next_part;         /* of the first file that nobody has begun */
+    struct ckpt_output *last; /* whose windows are being taken; NULL: begin another */
     int n_running;
     bool direct; /* worth trying */
     int err;     /* of the first thread that failed, with its message */
     char *message;
     uint64_t written;
+    struct worker *workers; /* [job->threads] */
 };
 
 /* Parts by file -----------------------------------------------------------------------------------
  */
 
-static int part_file(const struct pf_ckpt *ckpt, const struct ckpt_part *part)
+int ckpt_part_file(const struct pf_ckpt *ckpt, const struct ckpt_part *part)
 {
     return ckpt->tensors[part->tensor].pieces[part->piece].file;
 }
@@ -62,13 +57,13 @@ int ckpt_plan_by_file(struct ckpt_plan *plan)
         return PF_ENOMEM;
     }
     for (size_t i = 0; i < n; i++) {
-        at[part_file(plan->ckpt, &plan->parts[i]) + 1]++;
+        at[ckpt_part_file(plan->ckpt, &plan->parts[i]) + 1]++;
     }
     for (int64_t f = 0; f < plan->ckpt->n_files; f++) {
         at[f + 1] += at[f];
     }
     for (size_t i = 0; i < n; i++) {
-        sorted[at[part_file(plan->ckpt, &plan->parts[i])]++] = plan->parts[i];
+        sorted[at[ckpt_part_file(plan->ckpt, &plan->parts[i])]++] = plan->parts[i];
     }
     pf_free(at);
     pf_free(plan->parts);
@@ -79,89 +74,22 @@ int ckpt_plan_by_file(struct ckpt_plan *plan)
 /* How many parts from the first on lie in its file. */
 static size_t count_parts(const struct ckpt_plan *plan, size_t first)
 {
-    const int file = part_file(plan->ckpt, &plan->parts[first]);
+    const int file = ckpt_part_file(plan->ckpt, &plan->parts[first]);
     size_t end = first;
 
-    while (end < (size_t)plan->n_parts && part_file(plan->ckpt, &plan->parts[end]) == file) {
+    while (end < (size_t)plan->n_parts && ckpt_part_file(plan->ckpt, &plan->parts[end]) == file) {
         end++;
     }
     return end - first;
 }
 
-/* Files -------------------------------------------------------------------------------------------
- */
-
-static void output_free(struct output *o)
-{
-    if (o) {
-        (void)pf_close(o->fd, NULL);
-        ckpt_image_release(&o->image);
-        pf_digest_free(o->digest);
-        pf_free(o->path);
-        pf_free(o);
-    }
-}
-
-static int output_open(struct run *r, const struct ckpt_part *parts, size_t n,
-                       struct output **output_out)
-{
-    struct pf_ckpt *target = r->job->plan->ckpt;
-    struct output *o = pf_alloc(sizeof *o);
-    int err;
-
-    if (!o) {
-        return PF_ENOMEM;
-    }
-    *o = (struct output){.file = part_file(target, parts), .fd = -1};
-    PF_TRY_GOTO(ckpt_image_make(target, o->file, parts, n, &o->image), out);
-    r->job->counts.n_files++;
-    r->job->counts.n_pieces += (int64_t)n;
-    if (!r->job->dry) {
-        o->path = pf_path_join(r->job->dir, target->files[o->file].name);
-        PF_TRY_GOTO(o->path ? 0 : PF_ENOMEM, out);
-        PF_TRY_GOTO(pf_digest_new(&o->digest), out);
-        o->direct = r->direct;
-        PF_TRY_GOTO(ckpt_direct_open(o->path, &o->direct, &o->fd), out);
-    }
-    *output_out = o;
-    return 0;
-out:
-    output_free(o);
-    return err;
-}
-
-/* All its bytes are written. */
-static int output_finish(struct run *r, struct output *o)
-{
-    struct pf_ckpt_file *file = &r->job->plan->ckpt->files[o->file];
-
-    if (r->job->dry) {
-        return 0;
-    }
-    if (o->direct && ftruncate(o->fd, (off_t)o->image.bytes) != 0) {
-        return pf_fail_errno(PF_EIO, "cannot make '%s' %llu bytes long", o->path,
-                             (unsigned long long)o->image.bytes);
-    }
-    PF_TRY(pf_fsync(o->fd, o->path));
-    const int fd = o->fd;
-    o->fd = -1;
-    PF_TRY(pf_close(fd, o->path));
-    const struct pf_digest digest = pf_digest_result(o->digest);
-    pf_digest_hex(&digest, file->digest);
-    return 0;
-}
-
 /* Windows -----------------------------------------------------------------------------------------
  */
-
-struct window {
-    struct output *output;
-    uint64_t lo, hi;
-};
 
 /* What a thread has of its own. */
 struct worker {
     struct run *run;
+    struct window now;       /* output NULL: none; read and written under the lock */
     uint8_t *block, *buffer; /* buffer: in block, aligned */
     struct ckpt_io io;
 };
@@ -176,8 +104,8 @@ static int begin_next(struct run *r)
         const struct ckpt_part *parts = &plan->parts[r->next_part];
         const size_t n = count_parts(plan, r->next_part);
         r->next_part += n;
-        if (plan->ckpt->files[part_file(plan->ckpt, parts)].digest[0] == '\0') {
-            PF_TRY(output_open(r, parts, n, &r->last));
+        if (plan->ckpt->files[ckpt_part_file(plan->ckpt, parts)].digest[0] == '\0') {
+            PF_TRY(ckpt_output_open(r->job, parts, n, r->direct, &r->last));
         }
     }
     return 0;
@@ -196,7 +124,7 @@ static int take(struct run *r, struct window *w)
     if (!r->last) {
         return 0;
     }
-    struct output *o = r->last;
+    struct ckpt_output *o = r->last;
     const uint64_t left = o->image.bytes - o->taken;
     *w = (struct window){.output = o, .lo = o->taken, .hi = o->taken + left};
     if (left > r->job->window_bytes) {
@@ -285,6 +213,24 @@ static bool wait_turn(struct run *r, const struct window *w)
     return mine;
 }
 
+/* In its turn: keep the digest of what is hashed now and then, one at a time. */
+static void mark(struct run *r, const struct window *w)
+{
+    struct ckpt_output *o = w->output;
+
+    if (!r->job->begun || w->hi < o->next_mark || w->hi == o->image.bytes) {
+        return;
+    }
+    const struct pf_digest digest = pf_digest_result(o->digest);
+    pthread_mutex_lock(&r->lock);
+    if (o->marked.bytes == 0) {
+        o->marked.bytes = w->hi;
+        pf_digest_hex(&digest, o->marked.digest);
+        o->next_mark = w->hi + CKPT_PREFIX_BYTES;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
 static void end_turn(struct run *r, const struct window *w)
 {
     pthread_mutex_lock(&r->lock);
@@ -296,7 +242,7 @@ static void end_turn(struct run *r, const struct window *w)
 static int write_window(struct worker *k, const struct window *w)
 {
     struct run *r = k->run;
-    const struct output *o = w->output;
+    const struct ckpt_output *o = w->output;
     const uint8_t *bytes = NULL;
 
     PF_TRY(look_at(k, w, &bytes));
@@ -307,6 +253,7 @@ static int write_window(struct worker *k, const struct window *w)
         return 0;
     }
     pf_digest_update(o->digest, bytes, (size_t)(w->hi - w->lo));
+    mark(r, w);
     end_turn(r, w);
     if (o->direct) {
         return ckpt_direct_write(o->fd, k->buffer, (size_t)(w->hi - w->lo), w->lo, o->path);
@@ -332,43 +279,88 @@ static void note_failure(struct run *r, int err)
     }
 }
 
-/* After a window; with the last one of a file, what the end of a file needs. */
-static void account(struct run *r, const struct window *w, int err)
+/* Up to where everything is written, but for the window of k, which is counted as written. Locked. */
+static uint64_t written_up_to(const struct worker *k)
 {
-    struct output *o = w->output;
+    const struct run *r = k->run;
+    const struct ckpt_output *o = k->now.output;
+    uint64_t end = o->taken;
+
+    for (int i = 0; i < r->job->threads; i++) {
+        const struct worker *other = &r->workers[i];
+        if (other != k && other->now.output == o && other->now.lo < end) {
+            end = other->now.lo;
+        }
+    }
+    return end;
+}
+
+/* Where the digest of a beginning was kept and all of it is written: sync it and tell. The window is not
+ * accounted yet, so that nobody ends the file meanwhile. */
+static int tell_begun(struct worker *k)
+{
+    struct run *r = k->run;
+    struct ckpt_output *o = k->now.output;
+    struct ckpt_prefix prefix = {.bytes = 0};
+    int err;
 
     pthread_mutex_lock(&r->lock);
+    if (r->err == 0 && o->marked.bytes > 0 && written_up_to(k) >= o->marked.bytes) {
+        prefix = o->marked;
+        o->marked.bytes = 0;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (prefix.bytes == 0) {
+        return 0;
+    }
+    PF_TRY(pf_fsync(o->fd, o->path));
+    pthread_mutex_lock(&r->lock);
+    err = r->job->begun(r->job->context, o->file, &prefix);
+    pthread_mutex_unlock(&r->lock);
+    return err;
+}
+
+/* After a window; with the last one of a file, what the end of a file needs. */
+static void account(struct worker *k, int err)
+{
+    struct run *r = k->run;
+    struct ckpt_output *o = k->now.output;
+    const uint64_t n = k->now.hi - k->now.lo;
+
+    err = err ? err : tell_begun(k);
+    pthread_mutex_lock(&r->lock);
     note_failure(r, err);
-    o->written += w->hi - w->lo;
-    r->written += w->hi - w->lo;
+    o->written += n;
+    r->written += n;
+    k->now.output = NULL;
     const bool last = o->written == o->image.bytes;
     const bool good = r->err == 0;
     pthread_mutex_unlock(&r->lock);
     if (!last) {
         return;
     }
-    err = good ? output_finish(r, o) : 0;
+    err = good ? ckpt_output_finish(r->job, o) : 0;
     pthread_mutex_lock(&r->lock);
     if (!err && good && r->err == 0 && r->job->done && !r->job->dry) {
         err = r->job->done(r->job->context, o->file);
     }
     note_failure(r, err);
     pthread_mutex_unlock(&r->lock);
-    output_free(o);
+    ckpt_output_free(o);
 }
 
 static bool work_once(struct worker *k)
 {
     struct run *r = k->run;
-    struct window w;
 
     pthread_mutex_lock(&r->lock);
-    note_failure(r, take(r, &w));
+    note_failure(r, take(r, &k->now));
+    const struct window w = k->now;
     pthread_mutex_unlock(&r->lock);
     if (!w.output) {
         return false;
     }
-    account(r, &w, write_window(k, &w));
+    account(k, write_window(k, &w));
     return true;
 }
 
@@ -419,7 +411,7 @@ static void tell(struct run *r)
 {
     if (r->job->moved) {
         pthread_mutex_lock(&r->lock);
-        const uint64_t written = r->written;
+        const uint64_t written = r->written + r->job->counts.bytes_kept;
         pthread_mutex_unlock(&r->lock);
         r->job->moved(r->job->context, written);
     }
@@ -532,7 +524,7 @@ static bool is_direct_better(const struct ckpt_job *job)
     if (job->dry || plan->n_parts == 0) {
         return false;
     }
-    const char *name = plan->ckpt->files[part_file(plan->ckpt, &plan->parts[0])].name;
+    const char *name = plan->ckpt->files[ckpt_part_file(plan->ckpt, &plan->parts[0])].name;
     return ckpt_direct_is_better(job->dir, name, ckpt_job_bytes(plan));
 }
 
@@ -541,6 +533,8 @@ int ckpt_job_run(struct ckpt_job *job)
     struct run r = {.job = job, .direct = is_direct_better(job)};
     struct worker *workers = pf_calloc_array((size_t)job->threads, sizeof *workers);
     int n = 0, err = workers ? 0 : PF_ENOMEM;
+
+    r.workers = workers;
 
     job->counts = (struct ckpt_counts){.n_files = 0};
     pthread_mutex_init(&r.lock, NULL);
@@ -552,7 +546,7 @@ int ckpt_job_run(struct ckpt_job *job)
     for (int i = 0; i < n; i++) {
         worker_release(&workers[i]);
     }
-    output_free(r.last);
+    ckpt_output_free(r.last);
     pf_free(workers);
     job->counts.bytes_written = r.written;
     pthread_cond_destroy(&r.changed);

@@ -16,7 +16,10 @@
 
 #include "plan_internal.h"
 
+#include <pf/digest.h>
+
 #define CKPT_WINDOW_ALIGN ((size_t)4096)
+#define CKPT_PREFIX_BYTES ((uint64_t)128 << 20)
 
 /* A piece in its file. */
 struct ckpt_entry {
@@ -33,9 +36,15 @@ struct ckpt_image {
 };
 
 struct ckpt_counts {
-    uint64_t bytes_read, n_reads; /* of the source's files */
-    uint64_t bytes_written;
+    uint64_t bytes_read, n_reads;       /* of the source's files */
+    uint64_t bytes_written, bytes_kept; /* kept: of files that an earlier run began */
     int64_t n_files, n_pieces;
+};
+
+/* The beginning of a file that is written and synced; bytes 0: nothing. */
+struct ckpt_prefix {
+    uint64_t bytes;
+    char digest[33];
 };
 
 struct ckpt_job {
@@ -50,10 +59,15 @@ struct ckpt_job {
     size_t buffer_bytes; /* of reads from the source */
     int max_open;        /* files of the source that a thread keeps open */
     bool dry;            /* count; touch neither the source nor dir */
-    /* Both may be NULL. `moved`: bytes written so far, now and then, by the caller's thread. `done`: a
-     * file is whole and synced, its length and digest are in the plan; by any thread, one at a time. */
+    /* By file of the plan, or NULL: how far an earlier run came. What is there is hashed, and gone on
+     * with if it is as it was; else the file is made new. */
+    const struct ckpt_prefix *prefixes;
+    /* All may be NULL. `moved`: bytes written so far, now and then, by the caller's thread. `done`: a
+     * file is whole and synced, its length and digest are in the plan; `begun`: so much of one is
+     * synced, every CKPT_PREFIX_BYTES. Both by any thread, one at a time. */
     void (*moved)(void *context, uint64_t bytes);
     int (*done)(void *context, int file);
+    int (*begun)(void *context, int file, const struct ckpt_prefix *prefix);
     void *context;
     struct ckpt_counts counts; /* the result, also after a failure */
 };
@@ -64,6 +78,32 @@ struct ckpt_job {
  * caller's record; what was written stays.
  */
 int ckpt_job_run(struct ckpt_job *job);
+
+/* Files being written -----------------------------------------------------------------------------
+ */
+
+struct ckpt_output {
+    int file, fd;
+    char *path;
+    struct ckpt_image image;
+    struct pf_digest_state *digest;
+    uint64_t taken, hashed, written; /* bytes; the first two only grow in order */
+    bool direct;                     /* past the page cache */
+    uint64_t next_mark;        /* the digest of so much or a little more is kept for `begun` */
+    struct ckpt_prefix marked; /* until all of it is written */
+};
+
+/* Open the file of parts[0..n), all that belong to it, new or where an earlier run came to; in a dry run
+ * only its image is made. Counts it. */
+int ckpt_output_open(struct ckpt_job *job, const struct ckpt_part *parts, size_t n, bool direct,
+                     struct ckpt_output **output_out);
+
+/* All its bytes are written: sync it, close it, put its digest into the plan. */
+int ckpt_output_finish(struct ckpt_job *job, struct ckpt_output *o);
+void ckpt_output_free(struct ckpt_output *o); /* NULL is fine */
+
+/* The file that a part belongs to. */
+int ckpt_part_file(const struct pf_ckpt *ckpt, const struct ckpt_part *part);
 
 /* Bytes of the plan's parts in files that are not done yet. */
 uint64_t ckpt_job_bytes(const struct ckpt_plan *plan);
@@ -78,9 +118,9 @@ uint64_t ckpt_job_bytes(const struct ckpt_plan *plan);
  * and `name`, which is another for each process; PF_DIRECT_IO=0 or 1 says it instead. */
 bool ckpt_direct_is_better(const char *dir, const char *name, uint64_t bytes);
 
-/* Create a file, past the cache if *direct_inout; it becomes false where the filesystem has no such
+/* As pf_open, past the cache if *direct_inout; it becomes false where the filesystem has no such
  * thing. */
-int ckpt_direct_open(const char *path, bool *direct_inout, int *fd_out);
+int ckpt_direct_open(const char *path, int flags, bool *direct_inout, int *fd_out);
 
 /* Write n bytes from a buffer that is aligned to CKPT_WINDOW_ALIGN, and so long that n can be rounded up to
  * it, at an offset that is a multiple of it: the file may become so much longer, to be cut off. */

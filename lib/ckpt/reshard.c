@@ -26,6 +26,7 @@ struct resharder {
     const struct pf_reshard *job;
     struct reshard_wanted wanted;
     struct ckpt_plan plan;
+    struct ckpt_prefix *prefixes; /* by file: what an earlier run began */
     struct reshard_stamp *stamps;
     struct reshard_staging staging;
     int64_t *file_end;       /* by rank: its files are those from the end of the rank before */
@@ -133,6 +134,8 @@ static int make_plan(struct resharder *r)
         r->report.n_pieces += r->plan.ckpt->tensors[t].n_pieces;
     }
     r->report.n_files = r->plan.ckpt->n_files;
+    r->prefixes = pf_calloc_array((size_t)r->plan.ckpt->n_files, sizeof *r->prefixes);
+    PF_TRY(r->prefixes ? 0 : PF_ENOMEM);
     PF_TRY(share_files(r));
     PF_TRY(keep_mine(r));
     return reshard_stamp_all(r->src, &r->stamps);
@@ -306,9 +309,9 @@ static int verify_finished(struct resharder *r)
 /* After the staging directory is there, on every rank. */
 static int take_over(struct resharder *r)
 {
-    PF_TRY(reshard_journal_read(&r->staging, &r->plan));
+    PF_TRY(reshard_journal_read(&r->staging, &r->plan, r->prefixes));
     PF_TRY(verify_finished(r));
-    return reshard_remove_unfinished(&r->staging, &r->plan, first_file(r, r->rank),
+    return reshard_remove_unfinished(&r->staging, &r->plan, r->prefixes, first_file(r, r->rank),
                                      r->file_end[r->rank]);
 }
 
@@ -322,6 +325,13 @@ static int finished(void *context, int file)
     return reshard_journal_add(&r->staging, &r->plan.ckpt->files[file]);
 }
 
+static int begun(void *context, int file, const struct ckpt_prefix *prefix)
+{
+    struct resharder *r = context;
+
+    return reshard_journal_add_begun(&r->staging, r->plan.ckpt->files[file].name, prefix);
+}
+
 static int copy_files(struct resharder *r, struct ckpt_job *copy)
 {
     copy->plan = &r->plan;
@@ -330,13 +340,16 @@ static int copy_files(struct resharder *r, struct ckpt_job *copy)
     copy->from = r->wanted.from;
     copy->dry = r->job->dry_run;
     copy->moved = copy->dry ? NULL : moved;
+    copy->prefixes = r->prefixes;
     copy->done = finished;
+    copy->begun = copy->dry ? NULL : begun;
     copy->context = r;
     begin_phase(r, PF_RESHARD_COPY, ckpt_job_bytes(&r->plan));
     const int err = ckpt_job_run(copy);
     r->report.bytes_read = copy->counts.bytes_read;
     r->report.n_reads = copy->counts.n_reads;
     r->report.bytes_written = copy->counts.bytes_written;
+    r->report.bytes_kept = copy->counts.bytes_kept;
     return err;
 }
 
@@ -420,15 +433,19 @@ static int commit(struct resharder *r)
 static int sum_report(struct resharder *r)
 {
     struct pf_reshard_report *const report = &r->report;
-    uint64_t sums[5] = {report->bytes_read, report->n_reads, report->bytes_written,
-                        (uint64_t)report->n_files_kept, 0};
+    uint64_t sums[6] = {report->bytes_read,
+                        report->n_reads,
+                        report->bytes_written,
+                        (uint64_t)report->n_files_kept,
+                        0,
+                        report->bytes_kept};
 
     report->peak_memory_bytes = peak_memory();
     for (int64_t f = first_file(r, r->rank); f < r->file_end[r->rank]; f++) {
         sums[4] += r->plan.ckpt->files[f].bytes;
     }
     if (r->comm) {
-        PF_TRY(pf_comm_all_reduce(r->comm, sums, 5, PF_COMM_U64, PF_COMM_SUM));
+        PF_TRY(pf_comm_all_reduce(r->comm, sums, 6, PF_COMM_U64, PF_COMM_SUM));
         PF_TRY(
             pf_comm_all_reduce(r->comm, &report->peak_memory_bytes, 1, PF_COMM_U64, PF_COMM_MAX));
     }
@@ -437,6 +454,7 @@ static int sum_report(struct resharder *r)
     report->bytes_written = sums[2];
     report->n_files_kept = (int64_t)sums[3];
     report->target_bytes = sums[4];
+    report->bytes_kept = sums[5];
     return 0;
 }
 
@@ -490,7 +508,7 @@ int pf_reshard_run(struct pf_comm *comm, const struct pf_ckpt *src, const struct
     r.report.step = src->step >= 0 ? src->step : 0;
     const int err = run(&r);
     if (err != 0 && r.rank == 0 && !job->dry_run) {
-        reshard_abandon(&r.staging, &r.plan, err);
+        reshard_abandon(&r.staging, &r.plan, r.prefixes, err);
     }
     r.report.seconds = pf_time_monotonic() - start;
     if (err == 0) {
@@ -499,6 +517,7 @@ int pf_reshard_run(struct pf_comm *comm, const struct pf_ckpt *src, const struct
     reshard_staging_release(&r.staging);
     reshard_wanted_release(&r.wanted);
     ckpt_plan_release(&r.plan);
+    pf_free(r.prefixes);
     pf_free(r.stamps);
     pf_free(r.file_end);
     return err;

@@ -59,17 +59,22 @@ void reshard_staging_release(struct reshard_staging *s);
 /* Rank 0: refuse what is in the way, make or take over the directory. */
 int reshard_staging_prepare(struct reshard_staging *s, bool resume);
 
-/* Read what earlier runs finished into the plan's files (length and digest); every rank. */
-int reshard_journal_read(const struct reshard_staging *s, struct ckpt_plan *plan);
+/* Read what earlier runs finished into the plan's files (length and digest), and what they began into
+ * prefixes, by file; every rank. */
+int reshard_journal_read(const struct reshard_staging *s, struct ckpt_plan *plan,
+                         struct ckpt_prefix *prefixes);
 
-/* Remove files of the plan that are there and not finished, among those first..end. */
+/* Remove files of the plan that are there and neither finished nor begun, among those first..end. */
 int reshard_remove_unfinished(const struct reshard_staging *s, const struct ckpt_plan *plan,
-                              int64_t first, int64_t end);
+                              const struct ckpt_prefix *prefixes, int64_t first, int64_t end);
 
-/* Open this rank's journal, and add a finished file to it, durably. */
+/* Open this rank's journal, and add a finished file to it, durably; or one of which so much is written and
+ * synced. */
 int reshard_journal_open(struct reshard_staging *s, int rank);
 int reshard_journal_close(struct reshard_staging *s);
 int reshard_journal_add(struct reshard_staging *s, const struct pf_ckpt_file *file);
+int reshard_journal_add_begun(struct reshard_staging *s, const char *name,
+                              const struct ckpt_prefix *prefix);
 
 /* Rank 0: the manifest, the journals away, the final name. */
 int reshard_commit(struct reshard_staging *s, const struct pf_ckpt_save *save,
@@ -77,6 +82,7 @@ int reshard_commit(struct reshard_staging *s, const struct pf_ckpt_save *save,
 
 /* Rank 0, after a failure with err: what an earlier run made stays, and so does what is finished where
  * the disk was at fault; else away with it. Keeps the record. */
-void reshard_abandon(struct reshard_staging *s, struct ckpt_plan *plan, int err);
+void reshard_abandon(struct reshard_staging *s, struct ckpt_plan *plan,
+                     struct ckpt_prefix *prefixes, int err);
 
 #endif

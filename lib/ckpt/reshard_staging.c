@@ -268,27 +268,31 @@ static int read_first(const struct reshard_staging *s, const struct pf_json *doc
     return 0;
 }
 
-static int read_finished(const struct pf_json *doc, struct pf_ckpt *ckpt)
+/* {"file":NAME,"bytes":N,"xxh3_128":HEX}, a whole file, or with "begun" in the place of "bytes". */
+static int read_file_line(const struct pf_json *doc, struct pf_ckpt *ckpt,
+                          struct ckpt_prefix *prefixes)
 {
+    const struct pf_json *const begun = pf_json_get(doc, "begun");
     const struct pf_json *bytes;
     const char *name, *hex;
     struct pf_digest digest;
 
     PF_TRY(pf_json_need_string(doc, "file", &name));
     PF_TRY(pf_json_need_string(doc, "xxh3_128", &hex));
-    PF_TRY(pf_json_need(doc, "bytes", &bytes));
+    PF_TRY(begun ? 0 : pf_json_need(doc, "bytes", &bytes));
     const int64_t f = find_file(ckpt, name);
     if (f < 0 || pf_digest_parse(hex, &digest) != 0) {
         return pf_json_fail(doc, "names no file of this job with its digest");
     }
-    PF_TRY(pf_json_as_u64(bytes, &ckpt->files[f].bytes));
-    pf_digest_hex(&digest, ckpt->files[f].digest);
+    PF_TRY(
+        pf_json_as_u64(begun ? begun : bytes, begun ? &prefixes[f].bytes : &ckpt->files[f].bytes));
+    pf_digest_hex(&digest, begun ? prefixes[f].digest : ckpt->files[f].digest);
     return 0;
 }
 
 /* Lines that are whole; a kill may have cut the last one. */
 static int read_lines(const struct reshard_staging *s, const char *path, char *text,
-                      struct pf_ckpt *ckpt)
+                      struct pf_ckpt *ckpt, struct ckpt_prefix *prefixes)
 {
     const struct pf_json_options options = {.name = path, .error_code = PF_EFORMAT};
     bool first = true;
@@ -297,7 +301,7 @@ static int read_lines(const struct reshard_staging *s, const char *path, char *t
     for (char *line = text; (end = strchr(line, '\n')) != NULL; line = end + 1) {
         struct pf_json *doc;
         PF_TRY(pf_json_parse_text_with(line, (size_t)(end - line), &options, &doc));
-        const int err = first ? read_first(s, doc, path) : read_finished(doc, ckpt);
+        const int err = first ? read_first(s, doc, path) : read_file_line(doc, ckpt, prefixes);
         pf_json_free(doc);
         PF_TRY(err);
         first = false;
@@ -305,7 +309,8 @@ static int read_lines(const struct reshard_staging *s, const char *path, char *t
     return 0;
 }
 
-int reshard_journal_read(const struct reshard_staging *s, struct ckpt_plan *plan)
+int reshard_journal_read(const struct reshard_staging *s, struct ckpt_plan *plan,
+                         struct ckpt_prefix *prefixes)
 {
     struct pf_str_list paths = {0};
     int err = list_journals(s, &paths);
@@ -314,7 +319,7 @@ int reshard_journal_read(const struct reshard_staging *s, struct ckpt_plan *plan
         char *text = NULL;
         size_t len;
         err = pf_file_read_all(paths.items[i], JOURNAL_MAX_BYTES, &text, &len);
-        err = err ? err : read_lines(s, paths.items[i], text, plan->ckpt);
+        err = err ? err : read_lines(s, paths.items[i], text, plan->ckpt, prefixes);
         pf_free(text);
     }
     pf_str_list_release(&paths);
@@ -322,10 +327,10 @@ int reshard_journal_read(const struct reshard_staging *s, struct ckpt_plan *plan
 }
 
 int reshard_remove_unfinished(const struct reshard_staging *s, const struct ckpt_plan *plan,
-                              int64_t first, int64_t end)
+                              const struct ckpt_prefix *prefixes, int64_t first, int64_t end)
 {
     for (int64_t f = first; f < end; f++) {
-        if (plan->ckpt->files[f].digest[0] != '\0') {
+        if (plan->ckpt->files[f].digest[0] != '\0' || prefixes[f].bytes > 0) {
             continue;
         }
         char *const path = pf_path_join(s->path, plan->ckpt->files[f].name);
@@ -376,7 +381,8 @@ int reshard_journal_open(struct reshard_staging *s, int rank)
     return err;
 }
 
-int reshard_journal_add(struct reshard_staging *s, const struct pf_ckpt_file *file)
+static int add_file(struct reshard_staging *s, const char *name, const char *key, uint64_t bytes,
+                    const char *digest)
 {
     struct pf_json_out out;
     struct pf_str text;
@@ -385,15 +391,26 @@ int reshard_journal_add(struct reshard_staging *s, const struct pf_ckpt_file *fi
     pf_str_init(&text);
     pf_json_out_init(&out, &text, 0);
     pf_json_out_object_begin(&out);
-    pf_json_out_member_string(&out, "file", file->name);
-    pf_json_out_key(&out, "bytes");
-    pf_json_out_u64(&out, file->bytes);
-    pf_json_out_member_string(&out, "xxh3_128", file->digest);
+    pf_json_out_member_string(&out, "file", name);
+    pf_json_out_key(&out, key);
+    pf_json_out_u64(&out, bytes);
+    pf_json_out_member_string(&out, "xxh3_128", digest);
     pf_json_out_object_end(&out);
     err = pf_json_out_finish(&out);
     err = err ? err : add_line(s, &text);
     pf_str_release(&text);
     return err;
+}
+
+int reshard_journal_add(struct reshard_staging *s, const struct pf_ckpt_file *file)
+{
+    return add_file(s, file->name, "bytes", file->bytes, file->digest);
+}
+
+int reshard_journal_add_begun(struct reshard_staging *s, const char *name,
+                              const struct ckpt_prefix *prefix)
+{
+    return add_file(s, name, "begun", prefix->bytes, prefix->digest);
 }
 
 int reshard_journal_close(struct reshard_staging *s)
@@ -455,24 +472,26 @@ int reshard_commit(struct reshard_staging *s, const struct pf_ckpt_save *save,
 }
 
 /* Is anything in the journals? */
-static bool has_finished(const struct reshard_staging *s, struct ckpt_plan *plan)
+static bool has_finished(const struct reshard_staging *s, struct ckpt_plan *plan,
+                         struct ckpt_prefix *prefixes)
 {
-    if (reshard_journal_read(s, plan) != 0) {
+    if (reshard_journal_read(s, plan, prefixes) != 0) {
         return false;
     }
     for (int64_t f = 0; f < plan->ckpt->n_files; f++) {
-        if (plan->ckpt->files[f].digest[0] != '\0') {
+        if (plan->ckpt->files[f].digest[0] != '\0' || prefixes[f].bytes > 0) {
             return true;
         }
     }
     return false;
 }
 
-void reshard_abandon(struct reshard_staging *s, struct ckpt_plan *plan, int err)
+void reshard_abandon(struct reshard_staging *s, struct ckpt_plan *plan,
+                     struct ckpt_prefix *prefixes, int err)
 {
     char *const message = pf_strdup(pf_error_message());
 
-    if (s->lock_fd >= 0 && err == PF_EIO && has_finished(s, plan)) {
+    if (s->lock_fd >= 0 && err == PF_EIO && has_finished(s, plan, prefixes)) {
         pf_log_info(NULL, "what is finished stays in '%s': --resume goes on from there", s->path);
     } else if (s->lock_fd >= 0 && s->made && pf_rmtree(s->path) != 0) {
         pf_log_debug("ckpt", "cannot remove '%s': %s", s->path, pf_error_message());

@@ -56,6 +56,7 @@ struct pf_reshard_report {
     int64_t n_tensors, n_pieces, n_files; /* of the target */
     int64_t n_kept_fp32;          /* weights that dtype does not reach: they must stay F32 */
     int64_t n_files_kept;         /* finished by the run that this one resumes */
+    uint64_t bytes_kept;          /* of files that it had begun */
     uint64_t bytes_read, n_reads; /* of the source's tensors, by all processes */
     uint64_t bytes_written;       /* files of tensors */
     uint64_t target_bytes;        /* the same with what was there already */

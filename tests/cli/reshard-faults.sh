@@ -158,6 +158,16 @@ if command -v "${PF_MPIRUN:-mpirun}" >/dev/null; then
     [ "${RESHARD_FAULTS:-}" != all ] || stride=1
     each ENOSPC $stride 0 "$PF_ROOT/scripts/mpirun-here" -q -n 2
     each EIO $stride 1 "$PF_ROOT/scripts/mpirun-here" -q -n 2
+    fresh
+    unset FAULT_PATHS
+    KILL_AT=12 KILL_CALLS=pwrite KILL_PATH=dst LD_PRELOAD=$killer "$PF_ROOT/scripts/mpirun-here" -q -n 2 \
+        "$reshard" -q src dst --to $layout >/dev/null 2>&1
+    [ -e .staging-dst ] && [ ! -e dst ]
+    ok $? "two processes are killed"
+    go --resume --json >json 2>err && diff -r clean dst >/dev/null
+    ok $? "one goes on" "$(cat err)"
+    [ "$(sed -n 's/.*"files_kept": \([0-9]*\),/\1/p' json)" -gt 3 ]
+    ok $? "with what both had finished" "$(cat json)"
 else
     skip "faults of two processes" "there is no mpirun here"
 fi

@@ -76,5 +76,30 @@ for layout in tp=2 tp=4,sharding=3,stage=3; do
     ok $? "through the page cache or past it ($tp), the same bytes" "$(cat diff.txt)"
     rm -rf other
 done
+
+# Killed in the middle of one long file, its beginning is kept, or made again if it has changed.
+killer=$PF_BUILD/tests/preload/killer.so
+"$reshard" -q hf whole --to dp=1
+go() { "$reshard" hf out --to dp=1 --threads 2 --max-memory 64M --json "$@"; }
+for direct in 0 1; do
+    for spoil in '' 1; do
+        rm -rf out .staging-out
+        PF_DIRECT_IO=$direct KILL_AT=25 KILL_CALLS=pwrite KILL_PATH=staging-out/weights LD_PRELOAD=$killer go >/dev/null 2>&1
+        is $? 137 "killed in a file of $(stat -c %s whole/weights-00000.safetensors) bytes (PF_DIRECT_IO=$direct)"
+        [ -z "$spoil" ] ||
+            printf 'x' | dd of=.staging-out/weights-00000.safetensors bs=1 seek=5000000 conv=notrunc 2>/dev/null
+        PF_DIRECT_IO=$direct go --resume >run.json 2>err
+        ok $? "resumed" "$(cat err)"
+        kept=$(number run.json begun_kept_bytes)
+        if [ -n "$spoil" ]; then
+            is "$kept $(grep -c 'was changed: .* it is made again' err)" "0 1" "a beginning that has changed is made again"
+        else
+            [ "$kept" -ge $((128 << 20)) ]
+            ok $? "the first $kept bytes were kept" "$(cat err)"
+        fi
+        diff -r whole out >diff.txt
+        ok $? "the same bytes" "$(cat diff.txt)"
+    done
+done
 done_testing
 

@@ -6,7 +6,7 @@ set -u
 
 here=$PWD
 reader=$PF_ROOT/tests/golden/read_checkpoint.py
-writers="image job write_manifest write_pf"
+writers="image job job_output write_manifest write_pf"
 n=0
 
 ok()
