@@ -289,10 +289,13 @@ static int columns_of_parts(const struct pf_gemm_args *g, int n_parts)
 
     for (int columns = 1; columns <= n_parts; columns++) {
         const int rows = n_parts / columns;
+        if (rows < 1 || rows * columns != n_parts) {
+            continue;
+        }
         const int64_t m = round_up((g->m + rows - 1) / rows, DOT_M),
                       n = round_up((g->n + columns - 1) / columns, DOT_N);
         const int64_t cost = m * n + 4 * (m + n); /* an element packed costs four multiplied */
-        if (n_parts % columns == 0 && cost < least) {
+        if (cost < least) {
             least = cost;
             best = columns;
         }

@@ -28,7 +28,7 @@ _Static_assert(PF_BASE_SQUARES_BLOCK == 1 << BLOCK_LOG2, "what the quanta leave 
 
 typedef double f64s __attribute__((vector_size(8 * VECTOR)));
 typedef float f32s __attribute__((vector_size(4 * VECTOR), aligned(4), may_alias));
-typedef uint32_t u32s __attribute__((vector_size(4 * 2 * VECTOR), aligned(4), may_alias));
+typedef uint32_t u32s __attribute__((vector_size(4 * 2 * VECTOR)));
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -38,7 +38,10 @@ ALWAYS_INLINE void find_range(const float *x, uint32_t *largest_out, uint32_t *s
     u32s largest = {0}, smallest = ~largest;
 
     for (int i = 0; i < PF_BASE_SQUARES_BLOCK; i += 2 * VECTOR) {
-        const u32s bits = *(const u32s *)(x + i) & 0x7fffffff, less = bits - 1;
+        u32s bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        const u32s less = bits - 1;
         const u32s rises = (u32s)(bits > largest), falls = (u32s)(less < smallest);
         largest = (bits & rises) | (largest & ~rises);
         smallest = (less & falls) | (smallest & ~falls);

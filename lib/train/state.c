@@ -190,8 +190,8 @@ static int wanted_weights(struct pf_trainer *t, struct pf_ckpt_live *live, int64
     for (int64_t i = 0; i < t->table->n_rows; i++) {
         const struct pf_tensor_row *const row = &t->table->rows[i];
         if (row->tied_to < 0) {
-            live[n] = live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32,
-                              t->master + t->layout->param_at[i]);
+            live[n] =
+                live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32, t->master + t->layout->param_at[i]);
             live[n].name = source_name(t, row);
             PF_TRY(check_row(t, row, live[n++].name));
         }

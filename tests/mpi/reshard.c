@@ -248,8 +248,8 @@ static void direct_write(struct layout *l, int number)
         const int err = reshard(NULL, at("source"), at("alone-%d", number), l);
         ok(err == 0 &&
                same_files(at("direct-%d/checkpoint-000001", number), at("alone-%d", number)),
-           "r1_direct_write: what a change of layout writes is what the ranks save: %s %s",
-           l->text, err ? pf_error_message() : "");
+           "r1_direct_write: what a change of layout writes is what the ranks save: %s %s", l->text,
+           err ? pf_error_message() : "");
     }
     (void)pf_comm_barrier(world);
 }
