@@ -20,7 +20,8 @@ static const char usage[] =
 /* A process may have hours of copying left when another is done; mpirun ends the job when one dies. */
 #define LONGEST_WAIT_S (30.0 * 24 * 3600)
 
-/* The threads of a process where nothing is said: the CPUs that are its own. */
+/* The threads of a process where nothing is said: two for each CPU of its own, as half of them wait
+ * for the disk. */
 static int count_threads(const struct pf_comm *world, int64_t *threads)
 {
     struct pf_cpu_info cpu;
@@ -29,7 +30,7 @@ static int count_threads(const struct pf_comm *world, int64_t *threads)
         return 0;
     }
     PF_TRY(pf_cpu_info(&cpu));
-    *threads = cpu.n_cpus / pf_comm_local_size(world);
+    *threads = 2 * cpu.n_cpus / pf_comm_local_size(world);
     *threads = *threads < 1 ? 1 : *threads > MOST_DEFAULT_THREADS ? MOST_DEFAULT_THREADS : *threads;
     return 0;
 }
@@ -134,7 +135,7 @@ int main(int argc, char **argv)
         {0, "dtype", "DTYPE", "store weights as float32, bfloat16 or float16", PF_OPT_STRING,
          &o.dtype},
         {0, "max-memory", "SIZE", "most memory of a process (1Gi)", PF_OPT_BYTES, &o.max_memory},
-        {0, "threads", "N", "of a process (the CPUs there are, at most 8)", PF_OPT_I64, &o.threads},
+        {0, "threads", "N", "of a process (two for each CPU, at most 8)", PF_OPT_I64, &o.threads},
         {0, "dry-run", NULL, "say what would be read and written, and how much memory it takes",
          PF_OPT_FLAG, &o.dry_run},
         {0, "resume", NULL, "complete what a run that was killed left", PF_OPT_FLAG, &o.resume},

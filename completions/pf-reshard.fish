@@ -6,7 +6,7 @@ complete -c pf-reshard -l world -r -d 'ranks of the target; without it as many a
 complete -c pf-reshard -l weights-only -d 'leave optimizer and trainer state out'
 complete -c pf-reshard -l dtype -r -d 'store weights as float32, bfloat16 or float16'
 complete -c pf-reshard -l max-memory -r -d 'most memory of a process (1Gi)'
-complete -c pf-reshard -l threads -r -d 'of a process (the CPUs there are, at most 8)'
+complete -c pf-reshard -l threads -r -d 'of a process (two for each CPU, at most 8)'
 complete -c pf-reshard -l dry-run -d 'say what would be read and written, and how much memory it takes'
 complete -c pf-reshard -l resume -d 'complete what a run that was killed left'
 complete -c pf-reshard -l verify -d 'check the digests of the source before, of the result after'

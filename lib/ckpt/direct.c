@@ -11,8 +11,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PROBE_BLOCK ((size_t)4 << 20)
@@ -104,6 +106,31 @@ static bool is_faster(const char *path, uint8_t *block)
     return direct < cached;
 }
 
+/* What was found on the device that was asked about last: a run saves to one again and again. */
+static struct {
+    pthread_mutex_t lock;
+    bool known, better;
+    dev_t device;
+} found = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool recall(dev_t device, bool *better_out)
+{
+    pthread_mutex_lock(&found.lock);
+    const bool known = found.known && found.device == device;
+    *better_out = found.better;
+    pthread_mutex_unlock(&found.lock);
+    return known;
+}
+
+static void remember(dev_t device, bool better)
+{
+    pthread_mutex_lock(&found.lock);
+    found.known = true;
+    found.better = better;
+    found.device = device;
+    pthread_mutex_unlock(&found.lock);
+}
+
 bool ckpt_direct_is_better(const char *dir, const char *name, uint64_t bytes)
 {
     const char *const asked = getenv("PF_DIRECT_IO");
@@ -111,17 +138,23 @@ bool ckpt_direct_is_better(const char *dir, const char *name, uint64_t bytes)
     if (asked && (strcmp(asked, "0") == 0 || strcmp(asked, "1") == 0)) {
         return asked[0] == '1';
     }
-    if (bytes < CKPT_DIRECT_LEAST) {
+    struct stat st;
+    bool better = false;
+    if (bytes < CKPT_DIRECT_LEAST || stat(dir, &st) != 0) {
         return false;
+    }
+    if (recall(st.st_dev, &better)) {
+        return better;
     }
     uint8_t *const memory = pf_alloc(PROBE_BLOCK + CKPT_WINDOW_ALIGN);
     char *const path = pf_asprintf("%s/.probe-%s", dir, name);
-    bool better = false;
+    better = false;
     if (memory && path) {
         better =
             is_faster(path, memory + (CKPT_WINDOW_ALIGN - (uintptr_t)memory % CKPT_WINDOW_ALIGN));
     }
     pf_free(memory);
     pf_free(path);
+    remember(st.st_dev, better);
     return better;
 }

@@ -115,7 +115,8 @@ uint64_t ckpt_job_bytes(const struct ckpt_plan *plan);
 #define CKPT_DIRECT_LEAST ((uint64_t)256 << 20)
 
 /* Is writing so many bytes to dir faster past the page cache? Tried out with a file of the name ".probe-"
- * and `name`, which is another for each process; PF_DIRECT_IO=0 or 1 says it instead. */
+ * and `name`, which is another for each process, once for a device; PF_DIRECT_IO=0 or 1 says it
+ * instead. */
 bool ckpt_direct_is_better(const char *dir, const char *name, uint64_t bytes);
 
 /* As pf_open, past the cache if *direct_inout; it becomes false where the filesystem has no such

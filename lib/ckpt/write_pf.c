@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 /* Of a file that are written and hashed at a time. */
-#define WINDOW_BYTES ((size_t)4 << 20)
+#define WINDOW_BYTES ((size_t)8 << 20)
+#define MOST_THREADS 4
 
 /* The save ----------------------------------------------------------------------------------------
  */
@@ -113,13 +114,14 @@ static int prepare(struct saver *s)
     return 0;
 }
 
-/* Two threads, where there is much to write, so that one hashes while the other waits for the disk. */
+/* Threads, where there is much to write, so that some hash while others wait for the disk. */
 static int write_my_files(struct saver *s)
 {
     struct ckpt_job job = {.plan = &s->plan,
                            .dir = s->staging,
                            .live = s->live,
-                           .threads = ckpt_job_bytes(&s->plan) < CKPT_DIRECT_LEAST ? 1 : 2,
+                           .threads =
+                               ckpt_job_bytes(&s->plan) < CKPT_DIRECT_LEAST ? 1 : MOST_THREADS,
                            .window_bytes = WINDOW_BYTES};
 
     PF_TRY(ckpt_plan_by_file(&s->plan));
