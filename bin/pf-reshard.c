@@ -43,6 +43,7 @@ static int reshard(struct options *o, const struct setup *s, struct pf_comm *wor
     const struct pf_reshard job = {.table = s->table,
                                    .place = s->place,
                                    .dst = o->dst,
+                                   .config_json = s->config_json,
                                    .embed_from = s->embed_from,
                                    .drop = s->drop,
                                    .weights_only = o->weights_only,

@@ -30,6 +30,7 @@ struct setup {
     struct pf_placement *place;
     const char *embed_from, *drop; /* as in struct pf_reshard */
     enum pf_dtype dtype;
+    char *config_json; /* NULL: the source's will do */
 };
 
 /* Misuse that shows without looking at any file. */

@@ -5,6 +5,7 @@
 #include <pf/error.h>
 #include <pf/family.h>
 #include <pf/json.h>
+#include <pf/mem.h>
 #include <pf/log.h>
 #include <pf/parallelize.h>
 
@@ -120,6 +121,10 @@ int setup_make(const struct options *o, struct setup *s)
     PF_TRY(pf_parallel_resolve(&s->par, &spec, (int)o->world, &mesh));
     PF_TRY(pf_table_new(&spec, &mesh, &s->table));
     PF_TRY(resolve_tie(s, &spec));
+    if (o->dtype) {
+        PF_TRY(pf_family_rewrite_config(s->src->config_json, s->dtype, spec.tied_head,
+                                        &s->config_json));
+    }
     PF_TRY(apply_cuts(s));
     return pf_placement_new(s->table, &s->par, &s->place);
 }
@@ -130,4 +135,5 @@ void setup_release(struct setup *s)
     pf_table_free(s->table);
     pf_json_free(s->config);
     pf_ckpt_free(s->src);
+    pf_free(s->config_json);
 }

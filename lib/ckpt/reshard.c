@@ -419,7 +419,7 @@ static int commit(struct resharder *r)
     int err = mesh_json(r, &mesh);
     const struct pf_ckpt_save save = {
         .step = r->report.step,
-        .config_json = r->src->config_json,
+        .config_json = r->job->config_json ? r->job->config_json : r->src->config_json,
         .run_json = r->src->run_json,
         .state_json = r->job->weights_only ? NULL : r->src->state_json,
         .mesh_json = mesh.text,

@@ -4,6 +4,7 @@
 
 #include <pf/error.h>
 #include <pf/json.h>
+#include <pf/mem.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -183,4 +184,36 @@ int pf_family_write_config(const struct pf_model_spec *spec, enum pf_dtype dtype
     pf_json_out_object_end(&j);
     PF_TRY(pf_json_out_finish(&j));
     return pf_str_append(text, "\n");
+}
+
+int pf_family_rewrite_config(const char *text, enum pf_dtype dtype, bool tied, char **text_out)
+{
+    struct pf_json *doc = NULL;
+    struct pf_json_out out;
+    struct pf_str s;
+    int err;
+
+    pf_str_init(&s);
+    PF_TRY_GOTO(pf_json_parse_text(text, strlen(text), "model config", &doc), out);
+    pf_json_out_init(&out, &s, 2);
+    pf_json_out_object_begin(&out);
+    for (size_t i = 0; i < pf_json_n(doc); i++) {
+        const char *const key = pf_json_key(doc, i);
+        if (strcmp(key, "dtype") == 0 || strcmp(key, "torch_dtype") == 0) {
+            pf_json_out_member_string(&out, key, pf_dtype_torch_name(dtype));
+        } else if (strcmp(key, "tie_word_embeddings") != 0) {
+            pf_json_out_key(&out, key);
+            pf_json_out_node(&out, pf_json_child(doc, i));
+        }
+    }
+    pf_json_out_member_bool(&out, "tie_word_embeddings", tied);
+    pf_json_out_object_end(&out);
+    PF_TRY_GOTO(pf_json_out_finish(&out), out);
+    pf_str_append_char(&s, '\n');
+    *text_out = pf_str_steal(&s);
+    err = *text_out ? 0 : PF_ENOMEM;
+out:
+    pf_str_release(&s);
+    pf_json_free(doc);
+    return err;
 }

@@ -77,6 +77,13 @@ int pf_family_read_config(const struct pf_json *config, struct pf_model_spec *sp
 int pf_family_write_config(const struct pf_model_spec *spec, enum pf_dtype dtype,
                            struct pf_str *text);
 
+/*
+ * A config with the dtype of stored weights and the tie as they are now: what files of these weights
+ * must say, or a loader would round or tie again. The keys dtype and torch_dtype are changed where they
+ * are there, tie_word_embeddings is set, others are kept as they are. *text_out is freed with pf_free.
+ */
+int pf_family_rewrite_config(const char *text, enum pf_dtype dtype, bool tied, char **text_out);
+
 /* The name of the family's class in transformers: "LlamaForCausalLM". Static. */
 const char *pf_family_architecture(enum pf_family family);
 

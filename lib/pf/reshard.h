@@ -37,6 +37,7 @@ struct pf_reshard {
     const struct pf_table *table;
     const struct pf_placement *place; /* of that table */
     const char *dst;
+    const char *config_json; /* of the result; NULL: the source's */
     /* Names under which the source holds the embedding, NULL: its own; and a tensor of the source that
      * is not wanted (a head equal to the embedding it is tied to), NULL: none. */
     const char *embed_from, *drop;

@@ -11,40 +11,6 @@
 
 #include <string.h>
 
-/* The config with the dtype of this run's weights and the tie as it is trained: what an export must
- * say, or a loader would round or tie again. Other members are kept as they are. */
-static int rewrite_config(const char *text, enum pf_dtype dtype, bool tied, char **text_out)
-{
-    struct pf_json *doc = NULL;
-    struct pf_json_out out;
-    struct pf_str s;
-    int err;
-
-    pf_str_init(&s);
-    PF_TRY_GOTO(pf_json_parse_text(text, strlen(text), "model config", &doc), out);
-    pf_json_out_init(&out, &s, 2);
-    pf_json_out_object_begin(&out);
-    for (size_t i = 0; i < pf_json_n(doc); i++) {
-        const char *const key = pf_json_key(doc, i);
-        if (strcmp(key, "dtype") == 0 || strcmp(key, "torch_dtype") == 0) {
-            pf_json_out_member_string(&out, key, pf_dtype_torch_name(dtype));
-        } else if (strcmp(key, "tie_word_embeddings") != 0) {
-            pf_json_out_key(&out, key);
-            pf_json_out_node(&out, pf_json_child(doc, i));
-        }
-    }
-    pf_json_out_member_bool(&out, "tie_word_embeddings", tied);
-    pf_json_out_object_end(&out);
-    PF_TRY_GOTO(pf_json_out_finish(&out), out);
-    pf_str_append_char(&s, '\n');
-    *text_out = pf_str_steal(&s);
-    err = *text_out ? 0 : PF_ENOMEM;
-out:
-    pf_str_release(&s);
-    pf_json_free(doc);
-    return err;
-}
-
 static int read_spec(const char *text, const char *name, struct pf_model_spec *spec_out)
 {
     struct pf_json *doc = NULL;
@@ -165,7 +131,7 @@ int train_read_model(struct pf_trainer *t)
         pf_log_warn0("train", "max_seq_length %lld is beyond the model's %lld positions",
                      (long long)c->max_seq_length, (long long)t->spec.max_positions);
     }
-    PF_TRY_GOTO(rewrite_config(text, c->dtype, t->spec.tied_head, &t->config_json), out);
+    PF_TRY_GOTO(pf_family_rewrite_config(text, c->dtype, t->spec.tied_head, &t->config_json), out);
 out:
     pf_free(text);
     pf_free(name);

@@ -88,6 +88,10 @@ is "$("$inspect" hash -q bf16)" "$want" "and all is as it was"
 "$inspect" diff --weights-only "$PF_ROOT/tests/fixtures/hf/qwen3" hf >diff.txt 2>&1
 ok $? "a Hugging Face directory" "$(cat err diff.txt)"
 
+"$reshard" -q "$PF_ROOT/tests/fixtures/hf/qwen3" hf16 --to dp=1 --dtype bfloat16
+is "$(field config.dtype <hf16/manifest.json) $(field config.dtype <hf/manifest.json)" "bfloat16 float32" \
+    "the config says the dtype of the weights"
+
 # The layout of a config
 echo '{"tensor_model_parallel_size": 2, "sharding": "stage2", "sharding_parallel_size": 2}' >layout.json
 "$reshard" -q big d --config layout.json --world 8 2>err
