@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -240,14 +241,20 @@ int reshard_staging_prepare(struct reshard_staging *s, bool resume)
 /* Journals ----------------------------------------------------------------------------------------
  */
 
+static int compare_file_name(const void *name, const void *file)
+{
+    return strcmp(name, ((const struct pf_ckpt_file *)file)->name);
+}
+
+/* A plan names its files in byte order. */
 static int64_t find_file(const struct pf_ckpt *ckpt, const char *name)
 {
-    for (int64_t f = 0; f < ckpt->n_files; f++) {
-        if (strcmp(ckpt->files[f].name, name) == 0) {
-            return f;
-        }
-    }
-    return -1;
+    const struct pf_ckpt_file *const found = ckpt->n_files > 0
+                                                 ? bsearch(name, ckpt->files, (size_t)ckpt->n_files,
+                                                           sizeof *ckpt->files, compare_file_name)
+                                                 : NULL;
+
+    return found ? found - ckpt->files : -1;
 }
 
 /* The first line says for which plan the others are. */
