@@ -77,14 +77,14 @@ for layout in tp=2 tp=4,sharding=3,stage=3; do
     rm -rf other
 done
 
-# Killed in the middle of one long file, its beginning is kept, or made again if it has changed.
+# Killed in one long file, when the beginning has been synced and noted, the beginning is kept, or made again if it has changed.
 killer=$PF_BUILD/tests/preload/killer.so
 "$reshard" -q hf whole --to dp=1
 go() { "$reshard" hf out --to dp=1 --threads 2 --max-memory 64M --json "$@"; }
 for direct in 0 1; do
     for spoil in '' 1; do
         rm -rf out .staging-out
-        PF_DIRECT_IO=$direct KILL_AT=25 KILL_CALLS=pwrite KILL_PATH=staging-out/weights LD_PRELOAD=$killer go >/dev/null 2>&1
+        PF_DIRECT_IO=$direct KILL_AT=2 KILL_CALLS=fsync KILL_PATH=staging-out/weights LD_PRELOAD=$killer go >/dev/null 2>&1
         is $? 137 "killed in a file of $(stat -c %s whole/weights-00000.safetensors) bytes (PF_DIRECT_IO=$direct)"
         [ -z "$spoil" ] ||
             printf 'x' | dd of=.staging-out/weights-00000.safetensors bs=1 seek=5000000 conv=notrunc 2>/dev/null
