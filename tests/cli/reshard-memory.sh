@@ -84,7 +84,7 @@ go() { "$reshard" hf out --to dp=1 --threads 2 --max-memory 64M --json "$@"; }
 for direct in 0 1; do
     for spoil in '' 1; do
         rm -rf out .staging-out
-        PF_DIRECT_IO=$direct KILL_AT=2 KILL_CALLS=fsync KILL_PATH=staging-out/weights LD_PRELOAD=$killer go >/dev/null 2>&1
+        PF_DIRECT_IO=$direct KILL_AT=2 KILL_CALLS=fsync KILL_PATH=staging-out/journal LD_PRELOAD=$killer go >/dev/null 2>&1
         is $? 137 "killed in a file of $(stat -c %s whole/weights-00000.safetensors) bytes (PF_DIRECT_IO=$direct)"
         [ -z "$spoil" ] ||
             printf 'x' | dd of=.staging-out/weights-00000.safetensors bs=1 seek=5000000 conv=notrunc 2>/dev/null
