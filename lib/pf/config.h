@@ -26,6 +26,7 @@
 #include <pf/dtype.h>
 #include <pf/mesh.h>
 #include <pf/model.h>
+#include <pf/parallel.h>
 #include <pf/str.h>
 
 #include <stdbool.h>
@@ -93,6 +94,10 @@ struct pf_config {
     int degree[PF_AXIS_COUNT]; /* 0: not given; dp is derived */
     int expert_degree;
     bool pp_first;
+    int vpp; /* -1: not given */
+    bool sequence_parallel;
+    int64_t first_layers, last_layers; /* -1: not given */
+    char *segments;                    /* NULL: evenly */
     enum pf_schedule_kind schedule;
     /* resume and dumps */
     char *resume_from_checkpoint; /* NULL, a path, or "auto" */
@@ -180,6 +185,10 @@ void pf_config_release(struct pf_config *config);
  * data-parallel ranks"), PF_ENOTSUP for a layout that this build does not train.
  */
 int pf_config_resolve(struct pf_config *config, int world_size);
+
+/* The parallel options of a config, not yet resolved for a model: as pf_parallel_read finds them in the
+ * printed options. */
+int pf_config_parallel(const struct pf_config *config, struct pf_parallel *par_out);
 
 /* Append the resolved options as one JSON object with every effective key, in table order. */
 int pf_config_print(const struct pf_config *config, struct pf_str *json);

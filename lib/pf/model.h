@@ -33,6 +33,7 @@
 #ifndef PF_MODEL_H
 #define PF_MODEL_H
 
+#include <pf/layout.h>
 #include <pf/ops.h>
 #include <pf/spec.h>
 #include <pf/table.h>

@@ -30,7 +30,8 @@
  * How slices are made. Rows of a chunk stand in fused buffers (buckets) in table order, each row
  * from a multiple of PF_LAYOUT_ALIGN elements; a bucket holds rows of one kind (plain, experts of
  * one ep coordinate, frozen of either) and is closed when the next row would take it beyond the
- * bucket size, and in stage 3 at the end of each layer. A tied weight has a bucket of its own, so
+ * bucket size, and in stage 3 at the end of each layer. In memory the buckets of a kind stand in this
+ * order, those of frozen rows behind the others. A tied weight has a bucket of its own, so
  * that both of its stages cut it in the same places. A bucket of n elements is cut into equal parts
  * of n / d elements, rounded up to PF_LAYOUT_ALIGN, one for each of the d coordinates. With
  * whole_params there are no slices: rows go, the tied one and then the largest first, each to the
@@ -53,6 +54,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Every row begins at a multiple of so many elements of a buffer, so that offsets (and the bits of
+ * libraries that care) do not depend on neighbours. */
+#define PF_LAYOUT_ALIGN 16
 
 /*
  * Ranks as a product of coordinates: every dp and cp coordinate, one or two pipeline stages, an

@@ -8,7 +8,7 @@
  * The decoder also reads it: a layer has a q bias exactly if the table has a row for that slot.
  *
  * Rows stand in the order of the model (embedding, layers from the first, final norm, head); this
- * is also the order of the fused buffers. A tied head has a row of its own with tied_to set: it
+ * is also the order of the fused buffers within a layer. A tied head has a row of its own with tied_to set: it
  * owns no storage, but a gradient accumulator (the sum of both uses is formed once, in this order:
  * embedding use, then head use).
  *
@@ -211,31 +211,5 @@ int pf_table_freeze(struct pf_table *table, const char *const *globs, int n_glob
  * n_met_out as for pf_table_freeze. Returns 0 or PF_ENOMEM. */
 int pf_table_exclude_decay(struct pf_table *table, const char *const *globs, int n_globs,
                            int *n_met_out);
-
-/*
- * Where each row lies in this rank's fused buffers, in elements from their start. Every tensor
- * starts at a multiple of PF_LAYOUT_ALIGN elements, so that offsets (and the bits of libraries that
- * care) do not depend on neighbours; so do the ends of the buffers and of the reduced part. Rows
- * stand in table order; the gaps are padding and stay zero.
- *
- * The gradient buffer has two parts: first, from 0, the gradients of all rows that are neither
- * frozen nor tied, which is what is reduced over ranks, measured and stepped; behind it the
- * accumulators of tied rows, each folded into its owner's gradient before that. A row of which the
- * rank holds nothing has count 0.
- */
-#define PF_LAYOUT_ALIGN 16
-struct pf_layout {
-    int64_t n_rows;
-    int64_t *param_at;      /* [n_rows]; a tied row has its owner's */
-    int64_t *grad_at;       /* [n_rows]; a tied row has its own; -1: frozen */
-    int64_t *count;         /* [n_rows] local elements */
-    int64_t param_elements; /* whole buffer, padding included */
-    int64_t grad_elements;
-    int64_t grad_reduced_elements; /* the leading part that is reduced and stepped */
-};
-
-/* Lay out what `rank` of the table's mesh holds. 0 or PF_ENOMEM. Free with pf_layout_free. */
-int pf_layout_new(const struct pf_table *table, int rank, struct pf_layout **layout_out);
-void pf_layout_free(struct pf_layout *layout);
 
 #endif

@@ -31,7 +31,8 @@ struct filling {
     int chunk, layer;
 };
 
-static int new_bucket(struct pf_placement *place, int stage, int kind, int64_t *index_out)
+static int new_bucket(struct pf_placement *place, const struct shard_bucket *empty,
+                      int64_t *index_out)
 {
     if (place->n_buckets == place->room) {
         const int64_t room = place->room > 0 ? 2 * place->room : 64;
@@ -43,7 +44,7 @@ static int new_bucket(struct pf_placement *place, int stage, int kind, int64_t *
         place->buckets = grown;
         place->room = room;
     }
-    place->buckets[place->n_buckets] = (struct shard_bucket){.stage = stage, .kind = kind};
+    place->buckets[place->n_buckets] = *empty;
     *index_out = place->n_buckets++;
     return 0;
 }
@@ -62,7 +63,9 @@ static int put_row(struct pf_placement *place, int64_t i, struct filling *fillin
     if (!fits) {
         filling->chunk = at->chunk;
         filling->layer = row->layer;
-        PF_TRY(new_bucket(place, at->stage, at->kind, &filling->bucket));
+        const struct shard_bucket empty = {
+            .stage = at->stage, .kind = at->kind, .frozen = row->frozen};
+        PF_TRY(new_bucket(place, &empty, &filling->bucket));
     }
     struct shard_bucket *const bucket = &place->buckets[filling->bucket];
     at->bucket = filling->bucket;
@@ -126,6 +129,18 @@ static void place_tied(struct pf_placement *place)
     }
 }
 
+/* Those of one stage that are frozen, or that are not. ends: [2, kinds]. */
+static void place_stage_part(struct pf_placement *place, int stage, bool frozen, int64_t first,
+                             int kinds, int64_t *ends)
+{
+    for (int64_t b = first; b < place->n_buckets; b++) {
+        struct shard_bucket *const bucket = &place->buckets[b];
+        if (bucket->stage == stage && bucket->frozen == frozen) {
+            place_bucket(place, bucket, &ends[bucket->kind], &ends[kinds + bucket->kind]);
+        }
+    }
+}
+
 /* Those of one stage. ends: [2, ep + 2], scratch. */
 static void place_stage(struct pf_placement *place, int stage, int64_t first, int64_t *ends)
 {
@@ -136,12 +151,9 @@ static void place_stage(struct pf_placement *place, int stage, int64_t first, in
         ends[k] = k == SHARD_PLAIN ? s->whole[k] : 0;
         ends[kinds + k] = k == SHARD_PLAIN ? s->parts[k] : 0;
     }
-    for (int64_t b = first; b < place->n_buckets; b++) {
-        struct shard_bucket *const bucket = &place->buckets[b];
-        if (bucket->stage == stage) {
-            place_bucket(place, bucket, &ends[bucket->kind], &ends[kinds + bucket->kind]);
-        }
-    }
+    place_stage_part(place, stage, false, first, kinds, ends);
+    s->trained = ends[SHARD_PLAIN];
+    place_stage_part(place, stage, true, first, kinds, ends);
     for (int k = 0; k <= SHARD_EXPERTS_0; k++) {
         s->whole[k] = ends[k];
         s->parts[k] = ends[kinds + k];

@@ -444,10 +444,9 @@ static bool place_box(const struct pf_placement *place, int64_t row, bool sliced
     return true;
 }
 
-int pf_placement_local(const struct pf_placement *place, int64_t row, enum pf_role role, int rank,
-                       struct pf_local_shard out[PF_TABLE_MAX_BOXES])
+int shard_local(const struct pf_placement *place, int64_t row, bool sliced, int rank,
+                struct pf_local_shard out[PF_TABLE_MAX_BOXES])
 {
-    const bool sliced = pf_placement_is_sliced(place, role);
     const int kind = place->rows[row].kind;
     struct pf_box boxes[PF_TABLE_MAX_BOXES];
     int coord[PF_AXIS_COUNT], at[2], n_out = 0;
@@ -475,4 +474,10 @@ int pf_placement_local(const struct pf_placement *place, int64_t row, enum pf_ro
         box_at += pf_box_count(&boxes[i]);
     }
     return n_out;
+}
+
+int pf_placement_local(const struct pf_placement *place, int64_t row, enum pf_role role, int rank,
+                       struct pf_local_shard out[PF_TABLE_MAX_BOXES])
+{
+    return shard_local(place, row, pf_placement_is_sliced(place, role), rank, out);
 }

@@ -63,6 +63,7 @@ struct shard_row_place {
 struct shard_bucket {
     int stage, kind;
     bool tied; /* the first of its stage, and of the last stage also */
+    bool frozen;
     int64_t elements, part;
     int64_t at, part_at; /* in a rank's memory among those of its kind, whole and sliced */
 };
@@ -71,6 +72,7 @@ struct shard_bucket {
  * same): whole, and its slices of them. */
 struct shard_stage {
     int64_t whole[3], parts[3];
+    int64_t trained; /* of whole[SHARD_PLAIN], the leading part that is not frozen */
 };
 
 struct pf_placement {
@@ -100,6 +102,10 @@ int64_t shard_row_memory(const struct pf_placement *place, const struct pf_tenso
 int64_t shard_tied_owner(const struct pf_table *table);
 
 int64_t shard_align(int64_t elements);
+
+/* pf_placement_local of a role that is cut over the sharding axis, or of one that is not. */
+int shard_local(const struct pf_placement *place, int64_t row, bool sliced, int rank,
+                struct pf_local_shard out[PF_TABLE_MAX_BOXES]);
 
 /* Fill in buckets and the lengths of stages, after each row's chunk, stage and kind; and owners. */
 int shard_fill_buckets(struct pf_placement *place);

@@ -3,6 +3,7 @@
 #include "config_internal.h"
 
 #include <pf/error.h>
+#include <pf/json.h>
 #include <pf/log.h>
 #include <pf/mem.h>
 
@@ -17,10 +18,6 @@ static int resolve_mesh(struct pf_config *c, int world_size)
 
     for (int a = 0; a < PF_AXIS_COUNT; a++) {
         degree[a] = c->degree[a] > 0 ? c->degree[a] : a == PF_AXIS_DP ? 0 : 1;
-        if (a != PF_AXIS_DP && degree[a] > 1) {
-            return pf_fail(PF_ENOTSUP, "this build trains data parallel only, not with %s=%d",
-                           pf_axis_name((enum pf_axis)a), degree[a]);
-        }
     }
     return pf_mesh_init(&c->mesh, world_size, degree, c->expert_degree > 0 ? c->expert_degree : 1,
                         c->pp_first);
@@ -64,6 +61,22 @@ static int resolve_batch(struct pf_config *c)
     }
     c->global_train_batch_size = global;
     return 0;
+}
+
+int pf_config_parallel(const struct pf_config *config, struct pf_parallel *par_out)
+{
+    struct pf_str text;
+    struct pf_json *options = NULL;
+    int err;
+
+    pf_str_init(&text);
+    PF_TRY_GOTO(pf_config_print(config, &text), out);
+    PF_TRY_GOTO(pf_json_parse_text(text.text, text.len, "options", &options), out);
+    err = pf_parallel_read(options, par_out);
+out:
+    pf_json_free(options);
+    pf_str_release(&text);
+    return err;
 }
 
 int pf_config_resolve(struct pf_config *config, int world_size)

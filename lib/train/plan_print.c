@@ -104,7 +104,7 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
 
     *plan = (struct plan){0};
     PF_TRY(pf_schedule_check(t->schedule, &t->facts));
-    PF_TRY(pf_layout_new(t->table, pf_comm_rank(t->world), &layout));
+    PF_TRY(pf_layout_new(t->place, pf_comm_rank(t->world), &layout));
     count_parameters(t, layout, plan);
     add_state(t, layout, plan);
     pf_layout_free(layout);

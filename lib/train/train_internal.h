@@ -10,6 +10,7 @@
 #include <pf/dev.h>
 #include <pf/exactsum.h>
 #include <pf/file.h>
+#include <pf/layout.h>
 #include <pf/model.h>
 #include <pf/ops.h>
 #include <pf/progress.h>
@@ -64,6 +65,8 @@ struct pf_trainer {
     struct pf_ckpt *resume; /* opened checkpoint, NULL for a fresh start */
     char *resume_path;
     struct pf_table *table;
+    struct pf_parallel par;     /* resolved */
+    struct pf_placement *place; /* of the table's rows on the ranks */
     struct pf_schedule *schedule;
     struct pf_sched_facts facts;
     struct pf_ops *ops;

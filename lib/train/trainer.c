@@ -127,14 +127,18 @@ static int make_table(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
 
+    struct pf_mesh mesh;
+
     PF_TRY(pf_model_check(&t->spec));
-    PF_TRY(pf_table_new(&t->spec, &c->mesh, &t->table));
+    PF_TRY(pf_config_parallel(c, &t->par));
+    PF_TRY(pf_parallel_resolve(&t->par, &t->spec, pf_comm_size(t->world), &mesh));
+    PF_TRY(pf_table_new(&t->spec, &mesh, &t->table));
     PF_TRY(apply_globs(t, "freeze", &c->freeze, pf_table_freeze));
     if (c->has_weight_decay_exclude) {
         PF_TRY(apply_globs(t, "weight_decay_exclude", &c->weight_decay_exclude,
                            pf_table_exclude_decay));
     }
-    return 0;
+    return pf_placement_new(t->table, &t->par, &t->place);
 }
 
 /* The resolved run, as pf.json holds it: all options, then what was decided. */
@@ -292,6 +296,7 @@ void pf_trainer_free(struct pf_trainer *t)
     pf_data_free(t->eval_data);
     pf_ops_free(t->ops);
     pf_schedule_free(t->schedule);
+    pf_placement_free(t->place);
     pf_table_free(t->table);
     pf_ckpt_free(t->weights);
     pf_ckpt_free(t->resume);
@@ -469,7 +474,7 @@ static int allocate_all(struct pf_trainer *t)
         return PF_ENOMEM;
     }
     PF_TRY(pf_schedule_check(t->schedule, &t->facts));
-    PF_TRY(pf_layout_new(t->table, pf_comm_rank(t->world), &t->layout));
+    PF_TRY(pf_layout_new(t->place, pf_comm_rank(t->world), &t->layout));
     PF_TRY(open_data(t));
     PF_TRY(make_readers(t));
     PF_TRY(train_state_new(t));

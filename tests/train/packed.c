@@ -28,6 +28,7 @@ struct family {
     const char *name;
     struct pf_model_spec spec;
     struct pf_table *table;
+    struct pf_placement *place;
     struct pf_layout *layout;
     float *params, *packed_grads, *separate_grads;
 };
@@ -42,12 +43,15 @@ static void must(int err)
 
 static void family_init(const char *name, const struct pf_model_spec *spec, struct family *f)
 {
+    struct pf_parallel par;
     struct pf_mesh mesh;
 
     *f = (struct family){.name = name, .spec = *spec};
-    must(pf_mesh_init(&mesh, 1, (int[]){1, 1, 1, 1, 1}, 1, false));
+    pf_parallel_init(&par);
+    must(pf_parallel_resolve(&par, &f->spec, 1, &mesh));
     must(pf_table_new(&f->spec, &mesh, &f->table));
-    must(pf_layout_new(f->table, 0, &f->layout));
+    must(pf_placement_new(f->table, &par, &f->place));
+    must(pf_layout_new(f->place, 0, &f->layout));
     f->params = pf_calloc_array((size_t)f->layout->param_elements, sizeof(float));
     f->packed_grads = pf_calloc_array((size_t)f->layout->grad_elements, sizeof(float));
     f->separate_grads = pf_calloc_array((size_t)f->layout->grad_elements, sizeof(float));
@@ -60,6 +64,7 @@ static void family_release(struct family *f)
     pf_free(f->packed_grads);
     pf_free(f->separate_grads);
     pf_layout_free(f->layout);
+    pf_placement_free(f->place);
     pf_table_free(f->table);
 }
 
