@@ -7,6 +7,24 @@ V_INLINE int64_t position_of(const int32_t *positions, int64_t seq, int64_t toke
     return positions ? positions[token] : token % seq;
 }
 
+/* Is row (of an id, counted from the first here) one of n_rows? */
+V_INLINE bool is_here(int64_t row, int64_t n_rows)
+{
+    return row >= 0 && row < n_rows;
+}
+
+/* y = row + pos, either of which may be NULL. */
+V_INLINE void embed_row(const elem *row, const elem *pos, int64_t width, elem *y)
+{
+    if (row && pos) {
+        V_LOOP(0, width, e_store_n(y + i, e_load_n(row + i, n) + e_load_n(pos + i, n), n));
+    } else if (row || pos) {
+        memcpy(y, row ? row : pos, (size_t)width * sizeof *y);
+    } else {
+        memset(y, 0, (size_t)width * sizeof *y);
+    }
+}
+
 static void embed_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                            int64_t hi)
 {
@@ -15,15 +33,12 @@ static void embed_fwd_part(const struct pf_kctx *ctx, const void *args, int part
     (void)ctx;
     (void)part;
     for (int64_t t = lo; t < hi; t++) {
-        const elem *row = (const elem *)a->table + a->ids[t] * a->width;
-        elem *y = (elem *)a->y + t * a->width;
-        if (!a->pos_table) {
-            memcpy(y, row, (size_t)a->width * sizeof *y);
-            continue;
-        }
-        const elem *pos =
-            (const elem *)a->pos_table + position_of(a->positions, a->seq, t) * a->width;
-        V_LOOP(0, a->width, e_store_n(y + i, e_load_n(row + i, n) + e_load_n(pos + i, n), n));
+        const int64_t row = a->ids[t] - a->first_row;
+        embed_row(is_here(row, a->n_rows) ? (const elem *)a->table + row * a->width : NULL,
+                  a->pos_table
+                      ? (const elem *)a->pos_table + position_of(a->positions, a->seq, t) * a->width
+                      : NULL,
+                  a->width, (elem *)a->y + t * a->width);
     }
 }
 
@@ -45,8 +60,9 @@ static void embed_bwd_part(const struct pf_kctx *ctx, const void *args, int part
     (void)part;
     for (int64_t t = 0; t < a->n_tokens; t++) {
         const elem *dy = (const elem *)a->dy + t * a->width;
-        if (a->ids[t] != a->skip_id) {
-            float *row = a->dtable + a->ids[t] * a->width;
+        const int64_t at = a->ids[t] - a->first_row;
+        if (a->dtable && is_here(at, a->n_rows) && a->ids[t] != a->skip_id) {
+            float *row = a->dtable + at * a->width;
             V_LOOP(lo, hi, v_store_n(row + i, v_load_n(row + i, n) + e_load_n(dy + i, n), n));
         }
         if (a->dpos_table) {

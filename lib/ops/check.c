@@ -162,14 +162,36 @@ static int check_gemm(struct call *c, const void *args)
     return 0;
 }
 
+/* Here are n of n_vocab things from first on, or, with n_vocab 0, all n; ids lie below *limit_out. */
+static int check_part(const struct call *c, int64_t first, int64_t n, int64_t n_vocab,
+                      int64_t *limit_out)
+{
+    PF_TRY(check_count(c, "the number of rows here", n));
+    PF_TRY(check_count(c, "the first row here", first));
+    PF_TRY(check_count(c, "n_vocab", n_vocab));
+    if (n_vocab == 0 && first > 0) {
+        return pf_fail(PF_EINVAL,
+                       "%s: a part that begins with row %" PRId64
+                       " needs n_vocab, the size of the whole",
+                       c->op, first);
+    }
+    if (first > INT64_MAX - n) {
+        return pf_fail(PF_EINVAL, "%s: shape is too large", c->op);
+    }
+    *limit_out = n_vocab > 0 ? n_vocab : n;
+    return 0;
+}
+
 static int check_embed_fwd(struct call *c, const void *args)
 {
     const struct pf_embed_fwd_args *a = args;
+    int64_t limit;
 
     PF_TRY(check_positive(c, "width", a->width));
+    PF_TRY(check_part(c, a->first_row, a->n_rows, a->n_vocab, &limit));
     PF_TRY(check_rows(c, "table", a->table, a->n_rows, a->width, a->width));
     PF_TRY(check_rows(c, "y", a->y, a->n_tokens, a->width, a->width));
-    PF_TRY(check_indices(c, "token", a->ids, a->n_tokens, 0, a->n_rows));
+    PF_TRY(check_indices(c, "token", a->ids, a->n_tokens, 0, limit));
     if (a->pos_table) {
         PF_TRY(check_rows(c, "pos_table", a->pos_table, a->n_positions, a->width, a->width));
         PF_TRY(check_positions(c, a->positions, a->n_tokens, a->seq, a->n_positions));
@@ -181,11 +203,15 @@ static int check_embed_fwd(struct call *c, const void *args)
 static int check_embed_bwd(struct call *c, const void *args)
 {
     const struct pf_embed_bwd_args *a = args;
+    int64_t limit;
 
     PF_TRY(check_positive(c, "width", a->width));
+    PF_TRY(check_part(c, a->first_row, a->n_rows, a->n_vocab, &limit));
     PF_TRY(check_rows(c, "dy", a->dy, a->n_tokens, a->width, a->width));
-    PF_TRY(check_typed(c, "dtable", PF_DTYPE_F32, a->dtable, a->n_rows, a->width, a->width));
-    PF_TRY(check_indices(c, "token", a->ids, a->n_tokens, 0, a->n_rows));
+    if (a->dtable) {
+        PF_TRY(check_typed(c, "dtable", PF_DTYPE_F32, a->dtable, a->n_rows, a->width, a->width));
+    }
+    PF_TRY(check_indices(c, "token", a->ids, a->n_tokens, 0, limit));
     if (a->dpos_table) {
         PF_TRY(check_typed(c, "dpos_table", PF_DTYPE_F32, a->dpos_table, a->n_positions, a->width,
                            a->width));

@@ -104,10 +104,15 @@ struct pf_gemm_args {
 };
 
 /* y[t,:] = table[ids[t],:] (+ pos_table[positions[t],:]). Overwrites y [T,H]. positions NULL means
- * t mod seq. ids lie in [0, n_rows), positions in [0, n_positions); n_positions (P) is read only
- * with a pos_table. */
+ * t mod seq; they lie in [0, n_positions); n_positions (P) is read only with a pos_table.
+ *
+ * The table may be a part of the vocabulary: it holds rows [first_row, first_row + n_rows) of it, and
+ * ids, which lie in [0, n_vocab), are of the whole. A token whose row is elsewhere has 0 for it, so that
+ * the sum over all parts, of which one adds positions, is what the whole table gives. n_rows may be 0
+ * and may reach beyond n_vocab (padding). n_vocab 0: the table is whole, so ids lie in [0, n_rows) and
+ * first_row is 0. */
 struct pf_embed_fwd_args {
-    int64_t n_tokens, width, n_rows, n_positions, seq;
+    int64_t n_tokens, width, n_rows, n_positions, seq, first_row, n_vocab;
     const int32_t *ids;       /* [T] */
     const int32_t *positions; /* [T] or NULL */
     const void *table;        /* [n_rows, H] */
@@ -117,14 +122,15 @@ struct pf_embed_fwd_args {
 
 /* dtable[ids[t],:] += dy[t,:] and dpos_table[positions[t],:] += dy[t,:], in token order for each
  * row. Rows with ids[t] == skip_id get nothing (nn.Embedding's padding_idx; -1 for none); their
- * position rows do. */
+ * position rows do. So it is with tokens whose row is elsewhere, where dtable is a part: first_row and
+ * n_vocab are as in the forward pass. skip_id, too, is of the whole vocabulary. */
 struct pf_embed_bwd_args {
-    int64_t n_tokens, width, n_rows, n_positions, seq;
+    int64_t n_tokens, width, n_rows, n_positions, seq, first_row, n_vocab;
     const int32_t *ids;
     const int32_t *positions;
     int64_t skip_id;
     const void *dy;    /* [T, H] */
-    float *dtable;     /* [n_rows, H] accumulate */
+    float *dtable;     /* [n_rows, H] accumulate, or NULL */
     float *dpos_table; /* [P, H] accumulate, or NULL */
 };
 

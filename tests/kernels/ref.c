@@ -806,15 +806,16 @@ static void embedding_gathers_and_scatters(void)
 
     fill(table, V * H);
     fill(pos, P * H);
-    must(pf_op_embed_fwd(ops, PF_DTYPE_F32,
-                         &(struct pf_embed_fwd_args){T, H, V, P, 3, ids, NULL, table, pos, y}));
+    must(pf_op_embed_fwd(
+        ops, PF_DTYPE_F32,
+        &(struct pf_embed_fwd_args){T, H, V, P, 3, 0, 0, ids, NULL, table, pos, y}));
     for (int i = 0; i < T * H; i++) {
         gathered = gathered && y[i] == table[ids[i / H] * H + i % H] + pos[i / H % 3 * H + i % H];
     }
     ok(gathered, "embedding adds the row of the token and the row of the position");
     must(pf_op_embed_bwd(
         ops, PF_DTYPE_F32,
-        &(struct pf_embed_bwd_args){T, H, V, P, 3, ids, NULL, -1, y, dtable, dpos}));
+        &(struct pf_embed_bwd_args){T, H, V, P, 3, 0, 0, ids, NULL, -1, y, dtable, dpos}));
     ok(is_near((double)dtable[H], (double)y[0] + (double)y[2 * H] + (double)y[5 * H], 1e-6) &&
            dtable[2 * H] == 0,
        "its backward sums over the tokens that chose a row");
@@ -823,7 +824,7 @@ static void embedding_gathers_and_scatters(void)
     float skipped[V * H] = {0}, skipped_pos[P * H] = {0};
     must(pf_op_embed_bwd(
         ops, PF_DTYPE_F32,
-        &(struct pf_embed_bwd_args){T, H, V, P, 3, ids, NULL, 1, y, skipped, skipped_pos}));
+        &(struct pf_embed_bwd_args){T, H, V, P, 3, 0, 0, ids, NULL, 1, y, skipped, skipped_pos}));
     ok(skipped[H] == 0 && skipped[0] == dtable[0] && memcmp(skipped_pos, dpos, sizeof dpos) == 0,
        "padding_idx gets no gradient, its positions do");
 }

@@ -146,7 +146,7 @@ static void arguments_are_checked(void)
     float x[16] = {0}, y[16] = {5};
     int32_t ids[2] = {0, 4}, positions[2] = {0, 3}, first[2] = {0, 2};
     struct pf_gemm_args g = {.m = 2, .n = 2, .k = 2, .a = x, .lda = 2, .b = x, .ldb = 2};
-    struct pf_embed_fwd_args e = {2, 2, 4, 3, 2, ids, NULL, x, NULL, y};
+    struct pf_embed_fwd_args e = {2, 2, 4, 3, 2, 0, 0, ids, NULL, x, NULL, y};
     struct pf_attention_fwd_args a = {1, 2, 1, 1,     2, 2,    2, 2, 2, 2,
                                       x, x, x, first, 1, 0.0f, 0, 0, y, y + 8};
 
@@ -154,6 +154,14 @@ static void arguments_are_checked(void)
     g.ldc = 2;
     g.c_dtype = PF_DTYPE_F32;
     REFUSED(pf_op_embed_fwd(ops, PF_DTYPE_F32, &e), "token 4", "a token beyond the table");
+    e.first_row = 1;
+    REFUSED(pf_op_embed_fwd(ops, PF_DTYPE_F32, &e), "needs n_vocab", "a part of an unknown whole");
+    e.n_vocab = 4;
+    REFUSED(pf_op_embed_fwd(ops, PF_DTYPE_F32, &e), "token 4", "a token beyond the vocabulary");
+    e.first_row = -1;
+    REFUSED(pf_op_embed_fwd(ops, PF_DTYPE_F32, &e), "negative",
+            "a part that begins before the whole");
+    e.first_row = e.n_vocab = 0;
     ids[1] = 3;
     e.pos_table = x;
     e.positions = positions;

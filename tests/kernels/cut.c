@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cut.c - ops on a part of a vocabulary or of the heads: what the parts give together is what the whole
+ * gives, with every instruction set of this machine and the reference, in every dtype.
+ */
+#include <pf/error.h>
+#include <pf/ops.h>
+#include <pf/rng.h>
+
+#include "tap.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+static struct pf_ops *ops;
+static enum pf_dtype dtype;
+static size_t element;
+static char what[64]; /* "avx2 BF16" */
+static uint64_t next_stream;
+
+static void must(int err)
+{
+    if (err) {
+        ok(false, "call succeeds: %s", pf_error_message());
+        exit(done());
+    }
+}
+
+static void put(void *x, int64_t i, float value)
+{
+    must(pf_dtype_convert(PF_DTYPE_F32, &value, dtype, (char *)x + (size_t)i * element, 1));
+}
+
+static float get(const void *x, int64_t i)
+{
+    float value = 0;
+
+    must(pf_dtype_convert(dtype, (const char *)x + (size_t)i * element, PF_DTYPE_F32, &value, 1));
+    return value;
+}
+
+/* Uniform in [-size, size). */
+static void fill(void *x, int64_t n, float size)
+{
+    next_stream++;
+    for (int64_t i = 0; i < n; i++) {
+        put(x, i, (2 * pf_rng_uniform_f32(11, next_stream, (uint64_t)i) - 1) * size);
+    }
+}
+
+static void *at(void *x, int64_t i)
+{
+    return (char *)x + (size_t)i * element;
+}
+
+/* Embedding ------------------------------------------------------------------------------------ */
+
+enum { T = 45, H = 37, V = 21, P = 15, PADDED = 24 };
+
+/* Of 21 rows, the last part being padded; one part is empty. */
+static const int64_t cuts[] = {0, 5, 5, 16, PADDED};
+enum { N_PARTS = COUNT(cuts) - 1 };
+
+static float table[PADDED * H], pos_table[P * H], y[T * H], part_y[T * H], sum[T * H];
+static float dtable[PADDED * H], parts_dtable[PADDED * H], dpos[P * H], part_dpos[P * H];
+static int32_t ids[T];
+
+static void fill_embedding(void)
+{
+    fill(table, V * H, 1);
+    fill(pos_table, P * H, 1);
+    for (int i = 0; i < T; i++) {
+        ids[i] = (int32_t)pf_rng_bounded(11, 99, (uint64_t)i, V);
+    }
+}
+
+/* Only one part adds positions; the sums are rounded as a reduction in dtype would. */
+static void embedding_of_parts_sums_to_that_of_the_whole(void)
+{
+    struct pf_embed_fwd_args e = {.n_tokens = T, .width = H, .n_rows = V, .n_positions = P};
+
+    e.seq = P;
+    e.ids = ids;
+    e.table = table;
+    e.pos_table = pos_table;
+    e.y = y;
+    must(pf_op_embed_fwd(ops, dtype, &e));
+    memset(sum, 0, sizeof sum);
+    e.y = part_y;
+    e.n_vocab = V;
+    for (int p = 0; p < N_PARTS; p++) {
+        e.first_row = cuts[p];
+        e.n_rows = cuts[p + 1] - cuts[p];
+        e.table = e.n_rows ? at(table, cuts[p] * H) : NULL;
+        e.pos_table = p == 1 ? pos_table : NULL;
+        must(pf_op_embed_fwd(ops, dtype, &e));
+        for (int i = 0; i < T * H; i++) {
+            put(sum, i, get(sum, i) + get(part_y, i));
+        }
+    }
+    ok(memcmp(sum, y, T * H * element) == 0, "embeddings of parts sum to that of the whole (%s)",
+       what);
+}
+
+static void gradients_of_parts_are_those_of_the_whole(void)
+{
+    struct pf_embed_bwd_args e = {.n_tokens = T, .width = H, .n_rows = V, .n_positions = P};
+    bool same = true;
+
+    memset(dtable, 0, sizeof dtable);
+    memset(parts_dtable, 0, sizeof parts_dtable);
+    memset(dpos, 0, sizeof dpos);
+    e.seq = P;
+    e.skip_id = 7;
+    e.ids = ids;
+    e.dy = y;
+    e.dtable = dtable;
+    e.dpos_table = dpos;
+    must(pf_op_embed_bwd(ops, dtype, &e));
+    e.n_vocab = V;
+    for (int p = 0; p < N_PARTS; p++) {
+        e.first_row = cuts[p];
+        e.n_rows = cuts[p + 1] - cuts[p];
+        e.dtable = parts_dtable + cuts[p] * H;
+        e.dpos_table = part_dpos;
+        memset(part_dpos, 0, sizeof part_dpos);
+        must(pf_op_embed_bwd(ops, dtype, &e));
+        same = same && memcmp(part_dpos, dpos, sizeof dpos) == 0;
+    }
+    ok(memcmp(parts_dtable, dtable, sizeof dtable) == 0,
+       "gradients of parts are those of the whole (%s)", what);
+    ok(same, "and each part has all of the positions' (%s)", what);
+    memset(part_dpos, 0, sizeof part_dpos);
+    e.dtable = NULL;
+    must(pf_op_embed_bwd(ops, dtype, &e));
+    ok(memcmp(part_dpos, dpos, sizeof dpos) == 0, "and so has a call without a table (%s)", what);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static void everything(void)
+{
+    static const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
+    const char *const whose = pf_ops_chosen(ops, PF_OP_EMBED_FWD, PF_DTYPE_F32)->variant;
+
+    for (int d = 0; d < COUNT(dtypes); d++) {
+        dtype = dtypes[d];
+        element = pf_dtype_bytes(dtype);
+        (void)snprintf(what, sizeof what, "%s %s", whose, pf_dtype_name(dtype));
+        fill_embedding();
+        embedding_of_parts_sums_to_that_of_the_whole();
+        gradients_of_parts_are_those_of_the_whole();
+    }
+}
+
+int main(void)
+{
+    static const struct pf_ops_options options[] = {{.n_threads = 1, .ref_only = true},
+                                                    {.n_threads = 2, .isa = "generic"},
+                                                    {.n_threads = 3, .isa = "avx2"},
+                                                    {.n_threads = 1, .isa = "avx512"},
+                                                    {.n_threads = 2, .isa = "avx512bf16"}};
+
+    for (int i = 0; i < COUNT(options); i++) {
+        const int err = pf_ops_open(&options[i], &ops);
+        if (err == PF_ENOTSUP) {
+            printf("# skipped: %s\n", pf_error_message());
+            pf_error_clear();
+            continue;
+        }
+        must(err);
+        everything();
+        pf_ops_free(ops);
+    }
+    return done();
+}
