@@ -103,6 +103,7 @@ enum pf_init_kind { PF_INIT_NORMAL, PF_INIT_ZEROS, PF_INIT_ONES };
  *               only memory knows
  *   EXPERTS     as BLOCK over the ep coordinate (pf/mesh.h), whatever `axis` says: all experts of a
  *               layer in one tensor
+ * Over one rank nothing is cut, whatever the view: the tensor is one box, as it lies in its file.
  * Attention needs a rank's query heads to find their key heads there: that holds exactly when d
  * divides the query heads and either d divides the key heads or they divide d, a constraint for
  * whoever accepts layouts (pf/parallel.h). The arithmetic here works, and covers every element, for

@@ -80,7 +80,8 @@ int shard_cut_spans(const struct pf_cut *cut, int64_t size, int64_t d, int64_t t
 {
     const int64_t n = cut->unit > 0 ? size / cut->unit : size;
 
-    switch (cut->view) {
+    /* What is not cut is one box, also where a view would take it apart: it lies as in the file. */
+    switch (d > 1 ? cut->view : PF_CUT_NONE) {
     case PF_CUT_NONE:
         break;
     case PF_CUT_BLOCK:
