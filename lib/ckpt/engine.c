@@ -142,14 +142,6 @@ static int run_in_memory(const struct ckpt_transfer *t, const uint8_t *bytes)
 /* Called with each transfer between a piece and a want. */
 typedef int transfer_fn(void *context, const struct ckpt_transfer *t);
 
-static bool same_box(const struct pf_box *a, const struct pf_box *b)
-{
-    const size_t bytes = (size_t)a->n_dims * sizeof a->lo[0];
-
-    return a->n_dims == b->n_dims && memcmp(a->lo, b->lo, bytes) == 0 &&
-           memcmp(a->hi, b->hi, bytes) == 0;
-}
-
 /* Ranges of one box are plain intervals. */
 static int pair_ranges(const struct ckpt_transfer *start, const struct ckpt_want *piece,
                        const struct ckpt_want *want, transfer_fn *act, void *context)
@@ -176,7 +168,7 @@ static int pair(const struct ckpt_transfer *start, const struct ckpt_want *piece
     struct ckpt_atom stored[CKPT_MAX_ATOMS], wanted[CKPT_MAX_ATOMS];
     struct pf_box common;
 
-    if (same_box(&piece->box, &want->box)) {
+    if (pf_box_equal(&piece->box, &want->box)) {
         return pair_ranges(start, piece, want, act, context);
     }
     if (!pf_box_intersect(&piece->box, &want->box, &common)) {

@@ -258,16 +258,6 @@ static int push_box(const struct pf_placement *place, int64_t row, bool sliced, 
     return 0;
 }
 
-static bool same_box(const struct pf_box *a, const struct pf_box *b)
-{
-    for (int d = 0; d < a->n_dims; d++) {
-        if (a->lo[d] != b->lo[d] || a->hi[d] != b->hi[d]) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static int row_boxes(const struct pf_placement *place, int64_t row, int plane,
                      struct pf_box boxes_out[PF_TABLE_MAX_BOXES])
 {
@@ -327,7 +317,7 @@ static int push_plane(const struct pf_placement *place, int64_t row, bool sliced
 
     for (int i = 0; i < n; i++) {
         struct run *const run = &runs[i];
-        if (run->end > run->first && same_box(&run->box, &boxes[i])) {
+        if (run->end > run->first && pf_box_equal(&run->box, &boxes[i])) {
             for (int64_t k = run->first; k < run->end; k++) {
                 list->items[k].holders.plane_hi = plane + 1;
             }
