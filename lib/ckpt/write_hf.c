@@ -26,6 +26,9 @@ struct out_tensor {
 struct hf_writer {
     const char *dir;
     char *staging;
+    const struct pf_ckpt_live *live;
+    pf_hf_fetch *fetch;
+    void *context;
     struct out_tensor *tensors; /* in the order of live */
     size_t n, n_shards;
     uint64_t total_bytes;
@@ -153,11 +156,14 @@ static void shard_name(const struct hf_writer *w, size_t shard, char name[64])
     }
 }
 
-static int write_tensor(struct pf_st_writer *st, size_t i, const struct out_tensor *t, void *buffer)
+static int write_tensor(const struct hf_writer *w, struct pf_st_writer *st, size_t i,
+                        const struct out_tensor *t, void *buffer)
 {
     const size_t from = pf_dtype_bytes(t->live->dtype), to = pf_dtype_bytes(t->dtype);
-    const uint8_t *data = t->live->data;
+    const void *fetched;
 
+    PF_TRY(w->fetch(w->context, t->live - w->live, &fetched));
+    const uint8_t *const data = fetched;
     if (t->dtype == t->live->dtype) {
         return pf_st_writer_write(st, i, 0, data, t->bytes);
     }
@@ -200,7 +206,7 @@ static int write_shard(const struct hf_writer *w, size_t shard)
     err = err ? err : pf_st_writer_begin(st, path);
     for (size_t i = 0; !err && i < w->n; i++) {
         if (w->tensors[i].shard == shard) {
-            err = write_tensor(st, number++, &w->tensors[i], buffer);
+            err = write_tensor(w, st, number++, &w->tensors[i], buffer);
         }
     }
     err = err ? err : pf_st_writer_finish(st, true);
@@ -382,13 +388,13 @@ static char *trim(const char *dir)
     return pf_strndup(dir, n);
 }
 
-int pf_hf_write(const char *dir, const struct pf_ckpt_live *live, int64_t n_live,
-                enum pf_dtype dtype, const char *config_json, const char *source_dir,
-                uint64_t shard_bytes)
+int pf_hf_write_from(const char *dir, const struct pf_ckpt_live *live, int64_t n_live,
+                     enum pf_dtype dtype, const char *config_json, const char *source_dir,
+                     uint64_t shard_bytes, pf_hf_fetch *fetch, void *context)
 {
     const struct pf_json_options options = {.name = "config.json", .error_code = PF_EINVAL};
     char *trimmed = trim(dir);
-    struct hf_writer w = {.dir = trimmed};
+    struct hf_writer w = {.dir = trimmed, .live = live, .fetch = fetch, .context = context};
     const struct out_tensor **sorted = NULL;
     struct pf_json *config = NULL;
     int err = 0;
@@ -412,4 +418,20 @@ out:
     pf_json_free(config);
     pf_free(trimmed);
     return err;
+}
+
+static int give_live(void *context, int64_t i, const void **data_out)
+{
+    const struct pf_ckpt_live *const live = context;
+
+    *data_out = live[i].data;
+    return 0;
+}
+
+int pf_hf_write(const char *dir, const struct pf_ckpt_live *live, int64_t n_live,
+                enum pf_dtype dtype, const char *config_json, const char *source_dir,
+                uint64_t shard_bytes)
+{
+    return pf_hf_write_from(dir, live, n_live, dtype, config_json, source_dir, shard_bytes,
+                            give_live, (void *)(uintptr_t)live);
 }

@@ -275,6 +275,15 @@ int pf_hf_write(const char *dir, const struct pf_ckpt_live *live, int64_t n_live
                 enum pf_dtype dtype, const char *config_json, const char *source_dir,
                 uint64_t shard_bytes);
 
+/* The whole of live tensor i, row-major, in its live dtype; good until the next call. */
+typedef int pf_hf_fetch(void *context, int64_t i, const void **data_out);
+
+/* The same for tensors that are not held whole: live[i].data is not looked at, each tensor is asked for
+ * once, when it is written, in any order. An error of fetch is that of the write. */
+int pf_hf_write_from(const char *dir, const struct pf_ckpt_live *live, int64_t n_live,
+                     enum pf_dtype dtype, const char *config_json, const char *source_dir,
+                     uint64_t shard_bytes, pf_hf_fetch *fetch, void *context);
+
 /*
  * The name that transformers 5 gives a tensor: old gpt2 files lack "transformer.", old files of
  * other families "model.". model_type is config.json's, NULL leaves the name as it is. *name_out is
