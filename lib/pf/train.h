@@ -112,7 +112,7 @@ int pf_trainer_check(struct pf_trainer *trainer);
 int pf_trainer_ask_stop(const char *output_dir);
 
 /* Values of one flat parameter buffer by row, for tests and tools: this rank's fp32 parameters of a
- * row, NULL before build. */
+ * row, NULL before build and where the rank has none of it. */
 const float *pf_trainer_param(const struct pf_trainer *trainer, const struct pf_tensor_row *row);
 
 #endif

@@ -4,7 +4,7 @@
  * comparison with another program: logits.safetensors (logits [B,S,V]), hidden.safetensors
  * (hidden.embed, hidden.layer.i, hidden.final_norm [B,S,H]), grads.safetensors (the mean gradient
  * before clipping under Hugging Face names). B is the global batch in its order. Rank 0 writes; the
- * others send it their micro-batches. A dump may allocate.
+ * others send it their micro-batches, and their pieces of gradients. A dump may allocate.
  */
 #include "train_internal.h"
 
@@ -14,10 +14,13 @@
 
 #include <stdio.h>
 
+/* Elements of a gradient that are divided at a time. */
+enum { MEAN_CHUNK = 1 << 16 };
+
 struct dump {
     char *dir, *final; /* where it is written, and what it is called when it is whole; rank 0 */
     struct pf_st_writer *logits, *hidden; /* NULL: not asked for, or not rank 0 */
-    float *buffer;                        /* one micro-batch of the widest tensor */
+    float *buffer; /* one micro-batch of the widest tensor; NULL for gradients alone */
 };
 
 bool train_dump_due(const struct pf_trainer *t)
@@ -95,18 +98,19 @@ static void dump_free(struct dump *d)
 int train_dump_begin(struct pf_trainer *t)
 {
     struct dump *const d = pf_alloc(sizeof *d);
-    const int64_t width = t->spec.vocab_size > t->spec.hidden ? t->spec.vocab_size : t->spec.hidden;
     int err = 0;
 
     if (!d) {
         return PF_ENOMEM;
     }
     t->dump = d;
-    d->buffer = pf_calloc_array((size_t)(pf_model_n_tokens(t->model) * width), sizeof(float));
-    if (!d->buffer) {
-        return PF_ENOMEM;
+    if (t->config->dump & (PF_DUMP_LOGITS | PF_DUMP_HIDDEN)) {
+        const int64_t v = t->spec.vocab_size, h = t->spec.hidden;
+        d->buffer = pf_calloc_array((size_t)(pf_model_n_tokens(t->model) * (v > h ? v : h)),
+                                    sizeof *d->buffer);
+        err = d->buffer ? 0 : PF_ENOMEM;
     }
-    if (pf_comm_rank(t->dp) == 0) {
+    if (!err && pf_comm_rank(t->world) == 0) {
         d->dir = pf_asprintf("%s/dump/.step-%06lld", t->config->output_dir, (long long)t->step);
         d->final = pf_asprintf("%s/dump/step-%06lld", t->config->output_dir, (long long)t->step);
         err = d->dir && d->final ? pf_rmtree(d->dir) : PF_ENOMEM;
@@ -118,7 +122,7 @@ int train_dump_begin(struct pf_trainer *t)
             err = open_hidden(t, d);
         }
     }
-    return pf_comm_all_agree(t->dp, err, NULL);
+    return pf_comm_all_agree(t->world, err, NULL);
 }
 
 /* Every rank gives one micro-batch [b,S,width] of tensor `name`; rank 0 puts each where it belongs.
@@ -158,52 +162,85 @@ int train_dump_micro(struct pf_trainer *t, int micro, int live)
     return 0;
 }
 
-static int write_grads(struct pf_trainer *t, struct pf_st_writer *w, double scale)
+/* Rows that have a gradient of their own. */
+static bool has_gradient(const struct pf_tensor_row *row)
 {
-    size_t n_added = 0;
+    return row->tied_to < 0 && !row->frozen;
+}
 
+static int describe_grads(const struct pf_trainer *t, struct pf_st_writer *w)
+{
     for (int64_t i = 0; i < t->table->n_rows; i++) {
         const struct pf_tensor_row *const row = &t->table->rows[i];
         uint64_t shape[PF_TENSOR_MAX_DIMS];
         for (int d = 0; d < row->n_dims; d++) {
             shape[d] = (uint64_t)row->shape[d];
         }
-        if (row->tied_to < 0 && t->layout->grad_at[i] >= 0) {
+        if (has_gradient(row)) {
             PF_TRY(pf_st_writer_add_tensor(w, row->name, PF_DTYPE_F32, row->n_dims, shape, NULL));
         }
     }
-    PF_TRY(writer_begin(t->dump->dir, "grads.safetensors", w));
-    for (int64_t i = 0; i < t->table->n_rows; i++) {
-        const int64_t n = t->layout->count[i], g = t->layout->grad_at[i];
-        if (t->table->rows[i].tied_to >= 0 || g < 0) {
-            continue;
+    return 0;
+}
+
+/* The mean of a gradient's sum, which stays as it is. */
+static int write_mean(struct pf_st_writer *w, size_t tensor, const float *sum, int64_t n,
+                      double scale, float mean[MEAN_CHUNK])
+{
+    for (int64_t at = 0; at < n; at += MEAN_CHUNK) {
+        const int64_t m = n - at < MEAN_CHUNK ? n - at : MEAN_CHUNK;
+        for (int64_t j = 0; j < m; j++) {
+            mean[j] = (float)(sum[at + j] * scale);
         }
-        float *const mean = pf_calloc_array((size_t)n, sizeof *mean);
-        if (!mean) {
-            return PF_ENOMEM;
-        }
-        for (int64_t j = 0; j < n; j++) {
-            mean[j] = (float)(t->grads[g + j] * scale);
-        }
-        const int err = pf_st_writer_write(w, n_added++, 0, mean, (uint64_t)n * sizeof *mean);
-        pf_free(mean);
-        PF_TRY(err);
+        PF_TRY(pf_st_writer_write(w, tensor, (uint64_t)at * sizeof *mean, mean,
+                                  (uint64_t)m * sizeof *mean));
     }
-    return pf_st_writer_finish(w, false);
+    return 0;
+}
+
+static int write_grads(struct pf_trainer *t, struct train_gather *g, struct pf_st_writer *w,
+                       double scale)
+{
+    float *const mean = pf_calloc_array(MEAN_CHUNK, sizeof *mean);
+    size_t n_added = 0;
+    int err = mean ? describe_grads(t, w) : PF_ENOMEM;
+
+    err = err ? err : writer_begin(t->dump->dir, "grads.safetensors", w);
+    for (int64_t i = 0; !err && i < t->table->n_rows; i++) {
+        const struct pf_tensor_row *const row = &t->table->rows[i];
+        const void *sum;
+        if (has_gradient(row)) {
+            err = train_gather_fetch(g, i, &sum);
+            err = err ? err : write_mean(w, n_added++, sum, pf_tensor_row_count(row), scale, mean);
+        }
+    }
+    pf_free(mean);
+    return err ? err : pf_st_writer_finish(w, false);
 }
 
 int train_dump_grads(struct pf_trainer *t, double scale)
 {
+    /* Gradients lie where the weights would. */
+    const struct train_buffer from = {PF_ROLE_WEIGHT, PF_DTYPE_F32, t->grads};
     struct pf_st_writer *w = NULL;
-    int err;
+    struct train_gather g;
+    int err, end;
 
-    if (t->dp_rank != 0 || !(t->config->dump & PF_DUMP_GRADS)) {
+    if (!(t->config->dump & PF_DUMP_GRADS)) {
         return 0;
     }
-    PF_TRY(pf_st_writer_new(&w));
-    err = write_grads(t, w, scale);
+    train_gather_init(&g, t, &from);
+    if (pf_comm_rank(t->world) == 0) {
+        err = pf_st_writer_new(&w);
+        err = err ? err : write_grads(t, &g, w, scale);
+        end = train_gather_end(&g);
+        err = err ? err : end;
+    } else {
+        err = train_gather_serve(&g);
+    }
     pf_st_writer_free(w);
-    return err;
+    train_gather_release(&g);
+    return pf_comm_all_agree(t->world, err, NULL);
 }
 
 int train_dump_end(struct pf_trainer *t)

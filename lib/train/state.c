@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fused buffers: allocation, first values, loading, saving, export. */
+/* The fused buffers: allocation, first values, loading, saving. */
 #include "train_internal.h"
 
 #include <pf/digest.h>
@@ -9,7 +9,6 @@
 #include <pf/mem.h>
 #include <pf/rng.h>
 
-#include <errno.h>
 #include <string.h>
 
 static int allocate(struct pf_trainer *t, int64_t n, float **block_out)
@@ -68,37 +67,89 @@ static int narrow_all(struct pf_trainer *t)
                             (size_t)t->layout->param_elements);
 }
 
+/* What lies in the fused buffers, as what it is placed and stored; at most four. */
+static int buffers(struct pf_trainer *t, struct train_buffer out[4])
+{
+    int n = 0;
+
+    out[n++] = train_weight_buffer(t);
+    if (t->narrow) {
+        out[n++] = (struct train_buffer){PF_ROLE_MASTER, PF_DTYPE_F32, t->master};
+    }
+    if (t->moment1) {
+        out[n++] = (struct train_buffer){PF_ROLE_MOMENT1, PF_DTYPE_F32, t->moment1};
+        out[n++] = (struct train_buffer){PF_ROLE_MOMENT2, PF_DTYPE_F32, t->moment2};
+    }
+    return n;
+}
+
+/* The fp32 parameters, which stored weights are rounded from or which are the weights themselves. */
+static struct train_buffer master_buffer(const struct pf_trainer *t)
+{
+    return (struct train_buffer){t->narrow ? PF_ROLE_MASTER : PF_ROLE_WEIGHT, PF_DTYPE_F32,
+                                 t->master};
+}
+
+struct train_buffer train_weight_buffer(const struct pf_trainer *t)
+{
+    return t->narrow ? (struct train_buffer){PF_ROLE_WEIGHT, t->config->dtype, t->narrow}
+                     : master_buffer(t);
+}
+
+/* Elements [at, at + n) of a whole tensor. As of a nn.Embedding with a padding_idx, that row of the
+ * embedding is zero. */
+static void draw(const struct pf_trainer *t, const struct pf_tensor_row *row, uint64_t key,
+                 int64_t at, float *p, int64_t n)
+{
+    const bool pads = row->slot == PF_SLOT_EMBED && t->spec.padding_id >= 0;
+    const int64_t pad_lo = pads ? t->spec.padding_id * row->shape[1] : 0;
+    const int64_t pad_hi = pads ? pad_lo + row->shape[1] : 0;
+
+    if (row->init == PF_INIT_NORMAL) {
+        pf_rng_fill_normal_f32(key, 0, (uint64_t)at, 0, row->init_std, p, (size_t)n);
+    }
+    for (int64_t i = 0; row->init == PF_INIT_ONES && i < n; i++) {
+        p[i] = 1;
+    }
+    for (int64_t i = pad_lo > at ? pad_lo : at; i < pad_hi && i < at + n; i++) {
+        p[i - at] = 0;
+    }
+}
+
+static void draw_part(const struct pf_trainer *t, const struct pf_tensor_row *row, uint64_t key,
+                      const struct pf_local_shard *part)
+{
+    int64_t at, n;
+
+    for (int64_t i = part->range_lo; i < part->range_hi; i += n) {
+        n = pf_box_run(&part->box, row->shape, i, &at);
+        n = n < part->range_hi - i ? n : part->range_hi - i;
+        draw(t, row, key, at, t->master + part->at + i - part->range_lo, n);
+    }
+}
+
+/* The elements that this rank has, each as it would be in any other layout. Fresh memory is zero. */
 static void initialise(struct pf_trainer *t)
 {
-    const uint64_t key = pf_rng_derive_name(t->config->seed, "init");
+    const uint64_t all = pf_rng_derive_name(t->config->seed, "init");
+    const enum pf_role role = master_buffer(t).role;
+    struct pf_local_shard parts[PF_TABLE_MAX_BOXES];
 
     for (int64_t i = 0; i < t->table->n_rows; i++) {
         const struct pf_tensor_row *const row = &t->table->rows[i];
-        float *const p = t->master + t->layout->param_at[i];
-        const size_t n = (size_t)t->layout->count[i];
-        if (row->tied_to >= 0 || row->init == PF_INIT_ZEROS) {
-            continue; /* fresh memory is zero */
-        }
-        if (row->init == PF_INIT_ONES) {
-            for (size_t j = 0; j < n; j++) {
-                p[j] = 1;
-            }
-        } else {
-            pf_rng_fill_normal_f32(pf_rng_derive_name(key, row->name), 0, 0, 0, row->init_std, p,
-                                   n);
-        }
-        if (row->slot == PF_SLOT_EMBED && t->spec.padding_id >= 0) {
-            /* As nn.Embedding with a padding_idx. */
-            memset(p + t->spec.padding_id * row->shape[1], 0, (size_t)row->shape[1] * sizeof *p);
+        const uint64_t key = pf_rng_derive_name(all, row->name);
+        const int n = pf_placement_local(t->place, i, role, pf_comm_rank(t->world), parts);
+        for (int k = 0; k < n && row->init != PF_INIT_ZEROS; k++) {
+            draw_part(t, row, key, &parts[k]);
         }
     }
 }
 
-static struct pf_ckpt_live live_of(const struct pf_tensor_row *row, enum pf_role role,
-                                   enum pf_dtype dtype, void *data)
+struct pf_ckpt_live train_live_whole(const struct pf_tensor_row *row, enum pf_role role,
+                                     enum pf_dtype dtype)
 {
     struct pf_ckpt_live live = {
-        .name = row->name, .role = role, .dtype = dtype, .n_dims = row->n_dims, .data = data};
+        .name = row->name, .role = role, .dtype = dtype, .n_dims = row->n_dims};
 
     live.box.n_dims = row->n_dims;
     for (int d = 0; d < row->n_dims; d++) {
@@ -108,34 +159,54 @@ static struct pf_ckpt_live live_of(const struct pf_tensor_row *row, enum pf_role
     return live;
 }
 
-/* Everything that a checkpoint holds, as pieces of this rank; up to four a row. */
-static int64_t live_state(struct pf_trainer *t, struct pf_ckpt_live *live)
+/* The pieces of a row that this rank has in a buffer; none of a tied row, which has no storage. Returns
+ * how many; live NULL counts. */
+static int64_t add_pieces(const struct pf_trainer *t, int64_t row, const struct train_buffer *from,
+                          struct pf_ckpt_live *live)
 {
+    struct pf_local_shard parts[PF_TABLE_MAX_BOXES];
+    const int n = pf_placement_local(t->place, row, from->role, pf_comm_rank(t->world), parts);
+
+    for (int k = 0; live && k < n; k++) {
+        live[k] = train_live_whole(&t->table->rows[row], from->role, from->dtype);
+        live[k].box = parts[k].box;
+        live[k].range_lo = parts[k].range_lo;
+        live[k].range_hi = parts[k].range_hi;
+        live[k].data = (uint8_t *)from->data + (size_t)parts[k].at * pf_dtype_bytes(from->dtype);
+    }
+    return n;
+}
+
+/* Everything that a checkpoint holds, as pieces of this rank. Returns how many; live NULL counts. */
+static int64_t list_state(struct pf_trainer *t, struct pf_ckpt_live *live)
+{
+    struct train_buffer from[4];
+    const int n_from = buffers(t, from);
     int64_t n = 0;
 
     for (int64_t i = 0; i < t->table->n_rows; i++) {
-        const struct pf_tensor_row *const row = &t->table->rows[i];
-        const int64_t p = t->layout->param_at[i], g = t->layout->grad_at[i];
-        if (row->tied_to >= 0) {
-            continue;
-        }
-        if (t->narrow) {
-            live[n++] = live_of(row, PF_ROLE_WEIGHT, t->config->dtype, t->narrow + p);
-            live[n++] = live_of(row, PF_ROLE_MASTER, PF_DTYPE_F32, t->master + p);
-        } else {
-            live[n++] = live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32, t->master + p);
-        }
-        if (g >= 0 && t->moment1) {
-            live[n++] = live_of(row, PF_ROLE_MOMENT1, PF_DTYPE_F32, t->moment1 + g);
-            live[n++] = live_of(row, PF_ROLE_MOMENT2, PF_DTYPE_F32, t->moment2 + g);
+        for (int k = 0; k < n_from; k++) {
+            const bool moment = from[k].role == PF_ROLE_MOMENT1 || from[k].role == PF_ROLE_MOMENT2;
+            if (!moment || !t->table->rows[i].frozen) {
+                n += add_pieces(t, i, &from[k], live ? live + n : NULL);
+            }
         }
     }
     return n;
 }
 
-static struct pf_ckpt_live *live_new(const struct pf_trainer *t)
+/* The list, which is freed with pf_free. */
+static int live_state(struct pf_trainer *t, struct pf_ckpt_live **live_out, int64_t *n_out)
 {
-    return pf_calloc_array(4 * (size_t)t->table->n_rows + 1, sizeof(struct pf_ckpt_live));
+    const int64_t n = list_state(t, NULL);
+    struct pf_ckpt_live *const live = pf_calloc_array((size_t)n + 1, sizeof *live);
+
+    if (!live) {
+        return PF_ENOMEM;
+    }
+    *n_out = list_state(t, live);
+    *live_out = live;
+    return 0;
 }
 
 /* The name under which a row stands in the Hugging Face files that were opened. */
@@ -182,18 +253,23 @@ static int refuse_unexpected(struct pf_trainer *t)
     return 0;
 }
 
-/* All rows that own storage, under the names that the files have for them. */
+/* What this rank holds of the parameters, under the names that the files have for them. All rows are
+ * looked for: what is missing is missed by every rank. */
 static int wanted_weights(struct pf_trainer *t, struct pf_ckpt_live *live, int64_t *n_out)
 {
+    const struct train_buffer to = master_buffer(t);
     int64_t n = 0;
 
     for (int64_t i = 0; i < t->table->n_rows; i++) {
         const struct pf_tensor_row *const row = &t->table->rows[i];
-        if (row->tied_to < 0) {
-            live[n] =
-                live_of(row, PF_ROLE_WEIGHT, PF_DTYPE_F32, t->master + t->layout->param_at[i]);
-            live[n].name = source_name(t, row);
-            PF_TRY(check_row(t, row, live[n++].name));
+        if (row->tied_to >= 0) {
+            continue;
+        }
+        const char *const name = source_name(t, row);
+        PF_TRY(check_row(t, row, name));
+        for (int64_t end = n + add_pieces(t, i, &to, live + n); n < end; n++) {
+            live[n].role = PF_ROLE_WEIGHT;
+            live[n].name = name;
         }
     }
     *n_out = n;
@@ -203,7 +279,8 @@ static int wanted_weights(struct pf_trainer *t, struct pf_ckpt_live *live, int64
 /* Each file is read by one rank, and what it holds is sent to the others. */
 static int load_weights(struct pf_trainer *t)
 {
-    struct pf_ckpt_live *const live = live_new(t);
+    struct pf_ckpt_live *const live =
+        pf_calloc_array(PF_TABLE_MAX_BOXES * (size_t)t->table->n_rows, sizeof *live);
     int64_t n = 0;
     int err = live ? refuse_unexpected(t) : PF_ENOMEM;
 
@@ -255,12 +332,11 @@ out:
 
 static int resume_state(struct pf_trainer *t)
 {
-    struct pf_ckpt_live *const live = live_new(t);
+    struct pf_ckpt_live *live = NULL;
+    int64_t n = 0;
+    int err = pf_comm_all_agree(t->world, live_state(t, &live, &n), NULL);
 
-    if (!live) {
-        return PF_ENOMEM;
-    }
-    int err = pf_ckpt_load(t->world, t->resume, live, live_state(t, live), true);
+    err = err ? err : pf_ckpt_load(t->world, t->resume, live, n, true);
     pf_free(live);
     return err ? err : read_trainer_state(t);
 }
@@ -314,18 +390,18 @@ static int mesh_json(const struct pf_trainer *t, struct pf_str *text)
 
 int train_save(struct pf_trainer *t)
 {
-    struct pf_ckpt_live *const live = live_new(t);
+    struct pf_ckpt_live *live = NULL;
     struct pf_str state, mesh;
     struct pf_ckpt_saved saved = {0};
-    int err = live ? 0 : PF_ENOMEM;
+    int64_t n = 0;
+    int err;
 
     pf_str_init(&state);
     pf_str_init(&mesh);
-    if (err) {
-        goto out;
-    }
-    PF_TRY_GOTO(state_json(t, &state), out);
-    PF_TRY_GOTO(mesh_json(t, &mesh), out);
+    err = live_state(t, &live, &n);
+    err = err ? err : state_json(t, &state);
+    err = err ? err : mesh_json(t, &mesh);
+    PF_TRY_GOTO(pf_comm_all_agree(t->world, err, NULL), out);
     const struct pf_ckpt_save save = {.output_dir = t->config->output_dir,
                                       .step = t->step,
                                       .config_json = t->config_json,
@@ -334,7 +410,7 @@ int train_save(struct pf_trainer *t)
                                       .mesh_json = mesh.text,
                                       .replace = t->resume != NULL,
                                       .total_limit = (int)t->config->save_total_limit};
-    PF_TRY_GOTO(pf_ckpt_save(t->world, &save, live, live_state(t, live), &saved), out);
+    PF_TRY_GOTO(pf_ckpt_save(t->world, &save, live, n, &saved), out);
     t->saved_step = t->step;
     err = train_metrics_save(t, saved.seconds, saved.bytes);
 out:
@@ -342,61 +418,4 @@ out:
     pf_str_release(&mesh);
     pf_free(live);
     return err;
-}
-
-/* Put a whole directory in the place of an older one: in one step, or, where the filesystem cannot
- * exchange names, with an instant in which there is none. */
-static int replace_dir(const char *aside, const char *dir)
-{
-    char *parent;
-
-    if (!pf_path_exists(dir)) {
-        return pf_rename_durable(aside, dir);
-    }
-    errno = 0;
-    if (pf_rename_exchange(aside, dir) != 0) {
-        if (errno != EINVAL && errno != ENOSYS) {
-            return PF_EIO;
-        }
-        pf_error_clear();
-        PF_TRY(pf_rmtree(dir));
-        return pf_rename_durable(aside, dir);
-    }
-    parent = pf_path_dir(dir);
-    const int err = parent ? pf_fsync_path(parent) : PF_ENOMEM;
-    pf_free(parent);
-    return err ? err : pf_rmtree(aside);
-}
-
-/* The old export stays until the new one is whole: the run may even have started from it. */
-static int export_to(struct pf_trainer *t, const char *aside, const char *dir)
-{
-    struct pf_ckpt_live *const live = live_new(t);
-
-    if (!live) {
-        return PF_ENOMEM;
-    }
-    int err = pf_rmtree(aside);
-    if (!err) {
-        const int64_t n = live_state(t, live);
-        err = pf_hf_write(aside, live, n, t->config->dtype, t->config_json, t->model_dir, 0);
-    }
-    pf_free(live);
-    return err ? err : replace_dir(aside, dir);
-}
-
-/* Rank 0 holds everything that is exported; the others wait for its outcome. */
-int train_export(struct pf_trainer *t, const char *name)
-{
-    int err = 0;
-
-    if (pf_comm_rank(t->world) == 0) {
-        char *const dir = pf_path_join(t->config->output_dir, name);
-        char *const aside = pf_asprintf("%s/.new-%s", t->config->output_dir, name);
-        err = dir && aside ? export_to(t, aside, dir) : PF_ENOMEM;
-        err = err ? err : train_metrics_event(t, "export", "path", name);
-        pf_free(aside);
-        pf_free(dir);
-    }
-    return pf_comm_all_agree(t->world, err, NULL);
 }

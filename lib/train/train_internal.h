@@ -119,12 +119,58 @@ int64_t train_warmup_steps(const struct pf_config *config, int64_t n);
 /* source.c: read the model's configuration (and find its weights); fill spec, config_json, weights. */
 int train_read_model(struct pf_trainer *t);
 
-/* state.c: allocate the fused buffers; initialise, load or resume them; give back. */
+/* A fused buffer of this rank: where elements lie in it is where the placement puts them in that role.
+ */
+struct train_buffer {
+    enum pf_role role;
+    enum pf_dtype dtype;
+    void *data;
+};
+
+/* state.c: allocate the fused buffers; initialise, load or resume them; give back; save. */
 int train_state_new(struct pf_trainer *t);
 int train_state_fill(struct pf_trainer *t);
 void train_state_free(struct pf_trainer *t);
 int train_save(struct pf_trainer *t);
+/* The weights that the models compute with; and a row as a whole tensor, without data. */
+struct train_buffer train_weight_buffer(const struct pf_trainer *t);
+struct pf_ckpt_live train_live_whole(const struct pf_tensor_row *row, enum pf_role role,
+                                     enum pf_dtype dtype);
+
+/* export.c: write the weights as a Hugging Face directory of this name. Collective. */
 int train_export(struct pf_trainer *t, const char *name);
+
+/*
+ * gather.c: whole tensors of a buffer at rank 0, one at a time, from all ranks of the world.
+ *
+ *     train_gather_init(&g, t, &from);
+ *     if (rank == 0) {
+ *             err = train_gather_fetch(&g, row, &data);           as often as is needed
+ *             end = train_gather_end(&g);                         always, after an error too
+ *     } else {
+ *             err = train_gather_serve(&g);
+ *     }
+ *     train_gather_release(&g);
+ *
+ * What fetch gives is the whole tensor, row-major, in the dtype of the buffer, and good until the next
+ * fetch or release. Memory: the largest tensor that is fetched, on rank 0 where it does not hold it
+ * whole, and a message of 4 MiB. A row that owns storage; in the roles that the placement has pieces
+ * of. Every rank gets the error of a fetch that fails, after which nothing is to be fetched.
+ */
+struct train_gather {
+    struct pf_trainer *t;
+    struct train_buffer from;
+    struct pf_shard_list pieces; /* of the row that is fetched */
+    uint8_t *whole, *chunk;      /* rank 0 */
+    size_t whole_bytes;
+    bool over; /* the others serve no more */
+};
+void train_gather_init(struct train_gather *g, struct pf_trainer *t,
+                       const struct train_buffer *from);
+int train_gather_fetch(struct train_gather *g, int64_t row, const void **data_out);
+int train_gather_end(struct train_gather *g);
+int train_gather_serve(struct train_gather *g);
+void train_gather_release(struct train_gather *g);
 
 /* signals.c: while a run listens, the first SIGINT asks it to stop instead of ending the process; has a
  * signal asked for that since the last look? (SIGINT: since ever.) */

@@ -269,8 +269,9 @@ struct pf_schedule *pf_trainer_schedule(struct pf_trainer *trainer)
 
 const float *pf_trainer_param(const struct pf_trainer *trainer, const struct pf_tensor_row *row)
 {
-    return trainer->master ? trainer->master + trainer->layout->param_at[row - trainer->table->rows]
-                           : NULL;
+    const int64_t at = trainer->master ? trainer->layout->param_at[row - trainer->table->rows] : -1;
+
+    return at >= 0 ? trainer->master + at : NULL;
 }
 
 void pf_trainer_free(struct pf_trainer *t)
