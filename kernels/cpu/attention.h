@@ -150,8 +150,9 @@ static void fill_kept(const struct query_tile *t, const struct key_tile *k, floa
     const float factor = 1.0f / (1.0f - a->dropout_p);
     const uint32_t threshold = pf_dropout_threshold(a->dropout_p);
     const uint64_t sequence = a->first_sequence + (uint64_t)t->b;
-    const uint64_t row0 =
-        (sequence * (uint64_t)a->n_heads + (uint64_t)t->h) * (uint64_t)a->seq + (uint64_t)t->i0;
+    const int64_t n_heads = a->n_heads_total ? a->n_heads_total : a->n_heads;
+    const uint64_t head = sequence * (uint64_t)n_heads + (uint64_t)(a->first_head + t->h);
+    const uint64_t row0 = head * (uint64_t)a->seq + (uint64_t)t->i0;
 
     for (int i = 0; i < T; i++) {
         const uint64_t index = (row0 + (uint64_t)i) * (uint64_t)a->seq + (uint64_t)k->j0;

@@ -87,8 +87,9 @@ static double kept(const struct head *s, int64_t i, int64_t j)
         return 1;
     }
     const uint64_t sequence = s->a->first_sequence + (uint64_t)s->b;
+    const int64_t n_heads = s->a->n_heads_total ? s->a->n_heads_total : s->a->n_heads;
     const uint64_t row =
-        (sequence * (uint64_t)s->a->n_heads + (uint64_t)s->h) * (uint64_t)s->a->seq;
+        (sequence * (uint64_t)n_heads + (uint64_t)(s->a->first_head + s->h)) * (uint64_t)s->a->seq;
     const uint64_t index = (row + (uint64_t)i) * (uint64_t)s->a->seq + (uint64_t)j;
     return pf_dropout_keep(s->a->dropout_key, index, s->a->dropout_p) ? 1 / (1 - p) : 0;
 }

@@ -335,6 +335,19 @@ static int check_first_key(const struct call *c, const int32_t *first, int64_t b
     return 0;
 }
 
+/* Heads here are some of all. */
+static int check_heads(const struct call *c, const struct pf_attention_fwd_args *a)
+{
+    const int64_t total = a->n_heads_total ? a->n_heads_total : a->n_heads;
+
+    if (a->first_head < 0 || total < a->n_heads || a->first_head > total - a->n_heads) {
+        return pf_fail(PF_EINVAL,
+                       "%s: %" PRId64 " heads from head %" PRId64 " on are not among %" PRId64,
+                       c->op, a->n_heads, a->first_head, total);
+    }
+    return 0;
+}
+
 static int check_attention_shape(const struct call *c, const struct pf_attention_fwd_args *a)
 {
     int64_t n;
@@ -349,6 +362,7 @@ static int check_attention_shape(const struct call *c, const struct pf_attention
         return pf_fail(PF_EINVAL, "%s: %" PRId64 " heads do not share %" PRId64 " key heads evenly",
                        c->op, a->n_heads, a->n_kv_heads);
     }
+    PF_TRY(check_heads(c, a));
     if (!(a->dropout_p >= 0 && a->dropout_p < 1)) {
         return pf_fail(PF_EINVAL, "%s: dropout_p %g is not in [0, 1)", c->op, (double)a->dropout_p);
     }

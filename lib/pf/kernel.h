@@ -199,7 +199,8 @@ struct pf_rope_args {
  * q, k, v, out: token rows at distance ldq..., head h at offset h*D (h*Dv for v and out).
  * lse [B,A,S] = log sum exp of the scaled scores. Dropout on the probabilities where dropout_p > 0:
  * element (b,h,i,j) is kept if pf_dropout_keep (pf/rng.h) of (dropout_key,
- * (((first_sequence+b)*A+h)*S+i)*S+j), and is then scaled by 1/(1-p). Overwrites out and lse.
+ * (((first_sequence+b)*N+first_head+h)*S+i)*S+j), and is then scaled by 1/(1-p); N is n_heads_total, or
+ * A where that is 0. Overwrites out and lse.
  * A kernel may round probabilities, and backward the gradients of scores, to the dtype where they are
  * factors of products; lse and delta are of unrounded ones.
  * Scratch: PF_ATTENTION_SCRATCH_FLOATS(D, Dv) floats a thread.
@@ -217,6 +218,8 @@ struct pf_attention_fwd_args {
     float dropout_p;
     uint64_t dropout_key;
     uint64_t first_sequence; /* global number of sequence 0, so that no layout changes a draw */
+    /* Which heads of how many these are, for the same reason. n_heads_total 0: all, and first_head is 0. */
+    int64_t first_head, n_heads_total;
     void *out;
     float *lse;
 };

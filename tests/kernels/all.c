@@ -431,6 +431,10 @@ static bool build_attention_fwd(struct run *r, int i)
     a->dropout_p = (float)s[7] / 100;
     a->dropout_key = 99;
     a->first_sequence = 3;
+    if (i % 2) {
+        a->first_head = 5;
+        a->n_heads_total = a->n_heads + 9;
+    }
     const int64_t n_tokens = a->batch * a->seq;
     a->ldq = padded(i, a->n_heads * a->head_dim);
     a->ldk = padded(i / 2, a->n_kv_heads * a->head_dim);

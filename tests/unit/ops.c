@@ -147,8 +147,8 @@ static void arguments_are_checked(void)
     int32_t ids[2] = {0, 4}, positions[2] = {0, 3}, first[2] = {0, 2};
     struct pf_gemm_args g = {.m = 2, .n = 2, .k = 2, .a = x, .lda = 2, .b = x, .ldb = 2};
     struct pf_embed_fwd_args e = {2, 2, 4, 3, 2, 0, 0, ids, NULL, x, NULL, y};
-    struct pf_attention_fwd_args a = {1, 2, 1, 1,     2, 2,    2, 2, 2, 2,
-                                      x, x, x, first, 1, 0.0f, 0, 0, y, y + 8};
+    struct pf_attention_fwd_args a = {1, 2, 1,     1, 2,    2, 2, 2, 2, 2, x,
+                                      x, x, first, 1, 0.0f, 0, 0, 0, 0, y, y + 8};
 
     g.c = y;
     g.ldc = 2;
@@ -168,6 +168,9 @@ static void arguments_are_checked(void)
     REFUSED(pf_op_embed_fwd(ops, PF_DTYPE_F32, &e), "position 3", "a position beyond the table");
     REFUSED(pf_op_attention_fwd(ops, PF_DTYPE_F32, &a), "first_key", "a query that sees no key");
     first[1] = 1;
+    a.first_head = 1;
+    REFUSED(pf_op_attention_fwd(ops, PF_DTYPE_F32, &a), "not among 1", "a head beyond the last");
+    a.first_head = 0;
     a.dropout_p = 1;
     REFUSED(pf_op_attention_fwd(ops, PF_DTYPE_F32, &a), "dropout_p", "dropout of everything");
     a.n_kv_heads = 2;
