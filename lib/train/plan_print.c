@@ -14,25 +14,34 @@
 /* Micro-batches of a schedule that are drawn; a longer one is cut. */
 #define DRAWN_STEPS 32
 
+/* Stages whose memory is printed side by side. */
+#define STAGES_A_LINE 5
+
 enum { N_MEMORY_MAX = 16 };
 
-/* One purpose of memory on this rank. */
+/* One purpose of memory. */
 struct memory_row {
     const char *name;
     size_t bytes;
 };
 
-struct plan {
-    int64_t n_parameters, n_trained;
-    struct memory_row memory[N_MEMORY_MAX];
-    int n_memory;
+/* What a rank of a pipeline stage holds: all of a stage hold as much. */
+struct stage_plan {
+    struct memory_row rows[N_MEMORY_MAX];
+    int n_rows;
     size_t total_bytes;
 };
 
-static void add_memory(struct plan *plan, const char *name, size_t bytes)
+struct plan {
+    int64_t n_parameters, n_trained;
+    int n_stages, stage;       /* stage: this rank's */
+    struct stage_plan *stages; /* [n_stages]; the same rows in each */
+};
+
+static void add_memory(struct stage_plan *stage, const char *name, size_t bytes)
 {
-    plan->memory[plan->n_memory++] = (struct memory_row){name, bytes};
-    plan->total_bytes += bytes;
+    stage->rows[stage->n_rows++] = (struct memory_row){name, bytes};
+    stage->total_bytes += bytes;
 }
 
 static size_t floats(int64_t n)
@@ -40,18 +49,38 @@ static size_t floats(int64_t n)
     return (size_t)n * sizeof(float);
 }
 
-static void add_state(const struct pf_trainer *t, const struct pf_layout *layout, struct plan *plan)
+/* The first rank of a stage. */
+static int rank_of_stage(const struct pf_trainer *t, int stage)
+{
+    const int coord[PF_AXIS_COUNT] = {[PF_AXIS_PP] = stage};
+
+    return pf_mesh_rank(&t->table->mesh, coord);
+}
+
+static int stage_of_rank(const struct pf_trainer *t, int rank)
+{
+    int coord[PF_AXIS_COUNT];
+
+    pf_mesh_coords(&t->table->mesh, rank, coord);
+    return coord[PF_AXIS_PP];
+}
+
+static int add_state(const struct pf_trainer *t, int number, struct stage_plan *stage)
 {
     const bool narrow = t->config->dtype != PF_DTYPE_F32, trains = !t->config->eval_only;
+    struct pf_layout *layout;
 
-    add_memory(plan, "parameters", floats(layout->param_elements));
-    add_memory(plan, "stored_weights", narrow ? (size_t)layout->param_elements * 2 : 0);
-    add_memory(plan, "gradients", trains ? floats(layout->grad_elements) : 0);
-    add_memory(plan, "moments", trains ? 2 * floats(layout->grad_reduced_elements) : 0);
+    PF_TRY(pf_layout_new(t->place, rank_of_stage(t, number), &layout));
+    add_memory(stage, "parameters", floats(layout->param_elements));
+    add_memory(stage, "stored_weights", narrow ? (size_t)layout->param_elements * 2 : 0);
+    add_memory(stage, "gradients", trains ? floats(layout->grad_elements) : 0);
+    add_memory(stage, "moments", trains ? 2 * floats(layout->grad_reduced_elements) : 0);
+    pf_layout_free(layout);
+    return 0;
 }
 
 /* Both models count where evaluation has a batch of its own. */
-static int add_models(const struct pf_trainer *t, struct plan *plan)
+static int add_models(const struct pf_trainer *t, struct stage_plan *stage)
 {
     const struct pf_config *const c = t->config;
     struct pf_model_plan sum = {0};
@@ -67,65 +96,80 @@ static int add_models(const struct pf_trainer *t, struct plan *plan)
             sum.logits_bytes += one.logits_bytes;
         }
     }
-    add_memory(plan, "activations", sum.activation_bytes);
-    add_memory(plan, "work", sum.work_bytes);
-    add_memory(plan, "logits", sum.logits_bytes);
+    add_memory(stage, "activations", sum.activation_bytes);
+    add_memory(stage, "work", sum.work_bytes);
+    add_memory(stage, "logits", sum.logits_bytes);
     return 0;
 }
 
-static void add_batches(const struct pf_trainer *t, struct plan *plan)
+static void add_batches(const struct pf_trainer *t, struct stage_plan *stage)
 {
     const struct pf_reader_options train = train_reader_options(t, true),
                                    eval = train_reader_options(t, false);
 
-    add_memory(plan, "batches",
+    add_memory(stage, "batches",
                pf_reader_bytes(&train) +
                    (train_wants_eval(t->config) ? pf_reader_bytes(&eval) : 0));
 }
 
-static void count_parameters(const struct pf_trainer *t, const struct pf_layout *layout,
-                             struct plan *plan)
+/* What is the same on every stage. tables: what a rank holds before it is built, communicators, tables,
+ * kernels. */
+static void add_others(struct pf_trainer *t, size_t tables, struct stage_plan *stage)
+{
+    const size_t measured_in = pf_ops_scratch_bytes(t->ops); /* 0 where a cache file chose */
+    const size_t scratch = (size_t)pf_ops_threads(t->ops) * PF_GEMM_SCRATCH_FLOATS * sizeof(float);
+
+    add_memory(stage, "tables_and_staging", tables);
+    /* A registry of its own measures the peak, and has gone before the run's takes its scratch, unless
+     * that has it from choosing kernels. */
+    add_memory(stage, "measuring",
+               train_peak_bytes(t) + measured_in + train_profile_measuring_bytes(t));
+    add_memory(stage, "scratch", scratch);
+}
+
+static int plan_stage(struct pf_trainer *t, int number, struct stage_plan *stage)
+{
+    size_t sampling;
+
+    PF_TRY(add_state(t, number, stage));
+    PF_TRY(add_models(t, stage));
+    add_batches(t, stage);
+    PF_TRY(train_sample_bytes(t, &sampling));
+    add_memory(stage, "sampling", sampling);
+    add_memory(stage, "profiling", train_profile_bytes(t));
+    return 0;
+}
+
+static void count_parameters(const struct pf_trainer *t, struct plan *plan)
 {
     for (int64_t i = 0; i < t->table->n_rows; i++) {
         const struct pf_tensor_row *const row = &t->table->rows[i];
         const int64_t n = row->tied_to < 0 ? pf_tensor_row_count(row) : 0;
         plan->n_parameters += n;
-        plan->n_trained += layout->grad_at[i] >= 0 ? n : 0;
+        plan->n_trained += row->frozen ? 0 : n;
     }
 }
 
 static int make_plan(struct pf_trainer *t, struct plan *plan)
 {
-    const size_t measured_in = pf_ops_scratch_bytes(t->ops); /* 0 where a cache file chose */
-    const size_t held = pf_mem_live_bytes() - measured_in;
-    const size_t scratch = (size_t)pf_ops_threads(t->ops) * PF_GEMM_SCRATCH_FLOATS * sizeof(float);
-    struct pf_layout *layout = NULL;
-    int err;
+    const size_t held = pf_mem_live_bytes() - pf_ops_scratch_bytes(t->ops);
 
-    *plan = (struct plan){0};
     PF_TRY(pf_schedule_check(t->schedule, &t->facts));
-    PF_TRY(pf_layout_new(t->place, pf_comm_rank(t->world), &layout));
-    count_parameters(t, layout, plan);
-    add_state(t, layout, plan);
-    pf_layout_free(layout);
-    PF_TRY_GOTO(add_models(t, plan), out);
-    add_batches(t, plan);
-    size_t sampling;
-    PF_TRY_GOTO(train_sample_bytes(t, &sampling), out);
-    add_memory(plan, "sampling", sampling);
-    add_memory(plan, "profiling", train_profile_bytes(t));
-    /* What is held already: communicators, tables, kernels, and after build all of the above. */
-    add_memory(plan, "tables_and_staging",
-               t->layout && held > plan->total_bytes ? held - plan->total_bytes
-               : t->layout                           ? 0
-                                                     : held);
-    /* A registry of its own measures the peak, and has gone before the run's takes its scratch, unless
-     * that has it from choosing kernels. */
-    add_memory(plan, "measuring",
-               train_peak_bytes(t) + measured_in + train_profile_measuring_bytes(t));
-    add_memory(plan, "scratch", scratch);
-out:
-    return err;
+    *plan = (struct plan){.n_stages = t->table->mesh.degree[PF_AXIS_PP],
+                          .stage = stage_of_rank(t, pf_comm_rank(t->world))};
+    count_parameters(t, plan);
+    plan->stages = pf_calloc_array((size_t)plan->n_stages, sizeof *plan->stages);
+    if (!plan->stages) {
+        return PF_ENOMEM;
+    }
+    for (int i = 0; i < plan->n_stages; i++) {
+        PF_TRY(plan_stage(t, i, &plan->stages[i]));
+    }
+    const size_t built = t->layout ? plan->stages[plan->stage].total_bytes : 0;
+    for (int i = 0; i < plan->n_stages; i++) {
+        add_others(t, held > built ? held - built : 0, &plan->stages[i]);
+    }
+    return 0;
 }
 
 /* Text ------------------------------------------------------------------------------------------ */
@@ -133,6 +177,11 @@ out:
 static const char *schedule_name(const struct pf_config *c)
 {
     return c->schedule == PF_SCHEDULE_1F1B ? "1F1B" : "FThenB";
+}
+
+static int n_chunks(const struct pf_trainer *t)
+{
+    return t->par.degree[PF_AXIS_PP] * t->par.vpp;
 }
 
 static void draw_stage(const struct pf_sched_list *list, struct pf_str *text)
@@ -226,13 +275,46 @@ static void text_sample(const struct pf_trainer *t, struct pf_str *text)
                    c->sample_tokens, train_sample_seq(t), train_sample_flops(t) / 1e9);
 }
 
+/* A chunk of layers of a stage, as "embedding, layers 0 to 3". */
+static void text_chunk(const struct pf_trainer *t, int chunk, struct pf_str *text)
+{
+    const int64_t first = pf_placement_starts(t->place)[chunk],
+                  end = pf_placement_starts(t->place)[chunk + 1];
+    const char *comma = "";
+
+    if (chunk == 0) {
+        pf_str_append(text, "embedding");
+        comma = ", ";
+    }
+    if (first + 1 == end) {
+        pf_str_appendf(text, "%slayer %lld", comma, (long long)first);
+        comma = ", ";
+    } else if (first < end) {
+        pf_str_appendf(text, "%slayers %lld to %lld", comma, (long long)first, (long long)end - 1);
+        comma = ", ";
+    }
+    if (chunk == n_chunks(t) - 1) {
+        pf_str_appendf(text, "%sfinal norm, head", comma);
+    }
+}
+
 static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
 {
     pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n", schedule_name(t->config),
                    t->facts.peak_live, t->facts.peak_live == 1 ? "batch" : "batches");
+    for (int i = 0; i < t->table->mesh.degree[PF_AXIS_PP]; i++) {
+        const char *separator = "";
+        pf_str_appendf(text, "           stage %d: ", i);
+        for (int c = 0; c < n_chunks(t); c++) {
+            if (pf_parallel_stage_of(&t->par, c) == i) {
+                pf_str_append(text, separator);
+                text_chunk(t, c, text);
+                separator = "; ";
+            }
+        }
+        pf_str_append(text, "\n");
+    }
     for (int i = 0; i < t->schedule->n_stages; i++) {
-        pf_str_appendf(text, "           stage %d: embedding, layers 0 to %lld, final norm, head\n",
-                       i, (long long)t->spec.n_layers - 1);
         pf_str_appendf(text, "           stage %d: ", i);
         draw_stage(&t->schedule->stages[i], text);
         pf_str_append(text, "\n");
@@ -260,19 +342,49 @@ static void text_kernels(const struct pf_trainer *t, struct pf_str *text)
     pf_str_append(text, "\n");
 }
 
-static void text_memory(const struct plan *plan, struct pf_str *text)
+/* Some of the stages, side by side. */
+static void text_stages(const struct plan *plan, int lo, int hi, struct pf_str *text)
 {
+    const struct stage_plan *const first = &plan->stages[lo];
     char size[24];
 
-    pf_str_append(text, "memory     of each rank\n");
-    for (int i = 0; i < plan->n_memory; i++) {
-        if (plan->memory[i].bytes > 0) {
-            pf_str_appendf(text, "           %-20s %12s\n", plan->memory[i].name,
-                           pf_format_bytes((double)plan->memory[i].bytes, size));
+    for (int i = 0; i < first->n_rows; i++) {
+        size_t any = 0;
+        for (int s = 0; s < plan->n_stages; s++) {
+            any |= plan->stages[s].rows[i].bytes;
+        }
+        if (any > 0) {
+            pf_str_appendf(text, "           %-20s", first->rows[i].name);
+            for (int s = lo; s < hi; s++) {
+                pf_str_appendf(text, " %12s",
+                               pf_format_bytes((double)plan->stages[s].rows[i].bytes, size));
+            }
+            pf_str_append(text, "\n");
         }
     }
-    pf_str_appendf(text, "           %-20s %12s\n", "total",
-                   pf_format_bytes((double)plan->total_bytes, size));
+    pf_str_appendf(text, "           %-20s", "total");
+    for (int s = lo; s < hi; s++) {
+        pf_str_appendf(text, " %12s", pf_format_bytes((double)plan->stages[s].total_bytes, size));
+    }
+    pf_str_append(text, "\n");
+}
+
+static void text_memory(const struct plan *plan, struct pf_str *text)
+{
+    if (plan->n_stages == 1) {
+        pf_str_append(text, "memory     of each rank\n");
+        text_stages(plan, 0, 1, text);
+        return;
+    }
+    for (int lo = 0; lo < plan->n_stages; lo += STAGES_A_LINE) {
+        const int hi = plan->n_stages - lo < STAGES_A_LINE ? plan->n_stages : lo + STAGES_A_LINE;
+        pf_str_appendf(text, "%-31s", lo == 0 ? "memory     of each rank of" : "");
+        for (int s = lo; s < hi; s++) {
+            pf_str_appendf(text, " %9s %2d", "stage", s);
+        }
+        pf_str_append(text, "\n");
+        text_stages(plan, lo, hi, text);
+    }
 }
 
 static int print_text(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
@@ -372,6 +484,7 @@ static void json_sample(const struct pf_trainer *t, struct pf_json_out *out)
 
 static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
 {
+    const int64_t *const starts = pf_placement_starts(t->place);
     struct pf_str line;
     int err = 0;
 
@@ -382,13 +495,15 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
     pf_json_out_key(out, "segments");
     pf_json_out_array_begin(out);
-    pf_json_out_object_begin(out);
-    pf_json_out_member_i64(out, "stage", 0);
-    pf_json_out_member_i64(out, "first_layer", 0);
-    pf_json_out_member_i64(out, "last_layer", t->spec.n_layers - 1);
-    pf_json_out_member_bool(out, "embedding", true);
-    pf_json_out_member_bool(out, "head", true);
-    pf_json_out_object_end(out);
+    for (int c = 0; c < n_chunks(t); c++) {
+        pf_json_out_object_begin(out);
+        pf_json_out_member_i64(out, "stage", pf_parallel_stage_of(&t->par, c));
+        pf_json_out_member_i64(out, "first_layer", starts[c]);
+        pf_json_out_member_i64(out, "last_layer", starts[c + 1] - 1);
+        pf_json_out_member_bool(out, "embedding", c == 0);
+        pf_json_out_member_bool(out, "head", c == n_chunks(t) - 1);
+        pf_json_out_object_end(out);
+    }
     pf_json_out_array_end(out);
     pf_json_out_key(out, "stages");
     pf_json_out_array_begin(out);
@@ -404,18 +519,39 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     return err;
 }
 
-static void json_memory(const struct plan *plan, struct pf_json_out *out)
+static void json_stage(const struct stage_plan *stage, struct pf_json_out *out)
 {
     char name[64];
 
+    for (int i = 0; i < stage->n_rows; i++) {
+        snprintf(name, sizeof name, "%s_bytes", stage->rows[i].name);
+        pf_json_out_member_i64(out, name, (int64_t)stage->rows[i].bytes);
+    }
+    pf_json_out_member_i64(out, "total_bytes", (int64_t)stage->total_bytes);
+}
+
+/* Of this rank, then of every rank with its place in the mesh. */
+static void json_memory(const struct pf_trainer *t, const struct plan *plan,
+                        struct pf_json_out *out)
+{
     pf_json_out_key(out, "memory");
     pf_json_out_object_begin(out);
-    for (int i = 0; i < plan->n_memory; i++) {
-        snprintf(name, sizeof name, "%s_bytes", plan->memory[i].name);
-        pf_json_out_member_i64(out, name, (int64_t)plan->memory[i].bytes);
-    }
-    pf_json_out_member_i64(out, "total_bytes", (int64_t)plan->total_bytes);
+    json_stage(&plan->stages[plan->stage], out);
     pf_json_out_object_end(out);
+    pf_json_out_key(out, "ranks");
+    pf_json_out_array_begin(out);
+    for (int r = 0; r < pf_mesh_size(&t->table->mesh); r++) {
+        int coord[PF_AXIS_COUNT];
+        pf_mesh_coords(&t->table->mesh, r, coord);
+        pf_json_out_object_begin(out);
+        pf_json_out_member_i64(out, "rank", r);
+        for (int a = 0; a < PF_AXIS_COUNT; a++) {
+            pf_json_out_member_i64(out, pf_axis_name((enum pf_axis)a), coord[a]);
+        }
+        json_stage(&plan->stages[coord[PF_AXIS_PP]], out);
+        pf_json_out_object_end(out);
+    }
+    pf_json_out_array_end(out);
 }
 
 static int print_json(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
@@ -433,7 +569,7 @@ static int print_json(const struct pf_trainer *t, const struct plan *plan, struc
     PF_TRY(json_schedule(t, &out));
     pf_json_out_key(&out, "kernels");
     train_print_kernels(t, &out);
-    json_memory(plan, &out);
+    json_memory(t, plan, &out);
     pf_json_out_object_end(&out);
     PF_TRY(pf_json_out_finish(&out));
     return pf_str_append_char(text, '\n');
@@ -442,7 +578,7 @@ static int print_json(const struct pf_trainer *t, const struct plan *plan, struc
 int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to)
 {
     struct pf_str text;
-    struct plan plan;
+    struct plan plan = {0};
     int err;
 
     pf_str_init(&text);
@@ -452,6 +588,7 @@ int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to)
         err = pf_fail_errno(PF_EIO, "cannot write the plan");
     }
 out:
+    pf_free(plan.stages);
     pf_str_release(&text);
     return err;
 }

@@ -7,6 +7,7 @@
 #include "train/train_internal.h"
 
 #include <pf/error.h>
+#include <pf/json.h>
 
 #include "scratch.h"
 #include "tap.h"
@@ -354,6 +355,78 @@ static void full_disk(void)
            "a disk that is full at rank 0 fails an export and a dump on all ranks, once");
 }
 
+/* Do the figures of each rank in a plan agree with what that rank allocates? */
+static bool tells_each_rank(struct pf_trainer *t, const struct pf_json *plan)
+{
+    const struct pf_json *const ranks = pf_json_get(plan, "ranks");
+    int64_t parameters = 0, gradients = 0, stage = 0;
+    bool same = pf_json_n(ranks) == (size_t)pf_comm_size(t->world);
+
+    for (int r = 0; same && r < pf_comm_size(t->world); r++) {
+        const struct pf_json *const one = pf_json_child(ranks, (size_t)r);
+        struct pf_layout *layout = NULL;
+        int coord[PF_AXIS_COUNT];
+        pf_mesh_coords(&t->table->mesh, r, coord);
+        same = pf_layout_new(t->place, r, &layout) == 0 &&
+               pf_json_need_i64(one, "parameters_bytes", &parameters) == 0 &&
+               pf_json_need_i64(one, "gradients_bytes", &gradients) == 0 &&
+               pf_json_need_i64(one, "pp", &stage) == 0 && stage == coord[PF_AXIS_PP] &&
+               parameters == 4 * layout->param_elements && gradients == 4 * layout->grad_elements;
+        pf_layout_free(layout);
+    }
+    return same;
+}
+
+static int print_plan(struct pf_trainer *t, bool json, char **text_out)
+{
+    size_t n = 0;
+    FILE *const to = open_memstream(text_out, &n);
+    const int err = to ? pf_trainer_print_plan(t, json, to) : PF_EIO;
+
+    if (to) {
+        fclose(to);
+    }
+    return err;
+}
+
+static int check_plan(const struct run *run, struct pf_comm *job)
+{
+    struct pf_config config = {0};
+    struct pf_trainer *t = NULL;
+    struct pf_json *plan = NULL;
+    char *json = NULL, *text = NULL;
+    int err = begin(run, job, &config, &t);
+
+    err = err ? err : print_plan(t, true, &json);
+    err = err ? err : print_plan(t, false, &text);
+    err = err ? err : pf_json_parse_text(json, strlen(json), "plan", &plan);
+    if (!err && !tells_each_rank(t, plan)) {
+        err = pf_fail(PF_EDIFFER, "the figures of a rank are not its own");
+    }
+    if (!err && (!strstr(text, " stage 0: embedding, layer 0; layer 3\n") ||
+                 !strstr(text, " stage 1: layers 1 to 2; layer 4, final norm, head\n") ||
+                 !strstr(text, "memory     of each rank of          stage  0     stage  1\n"))) {
+        err = pf_fail(PF_EDIFFER, "the text is another: %s", text);
+    }
+    free(json);
+    free(text);
+    pf_json_free(plan);
+    end(&config, t);
+    return err;
+}
+
+static void r31_the_plan_tells_every_rank(void)
+{
+    struct pf_comm *const job = job_of(4);
+    char model[300];
+
+    snprintf(model, sizeof model, "%s", at("llama.json"));
+    const struct run run = {
+        model, "plan", "tp=2,pp=2,vpp=2,segments=0:1:3:4", {"from_scratch=true"}};
+    all_ok(check_plan(&run, job) == 0,
+           "r31_the_plan_tells_every_rank: stages, their layers, bytes of each rank");
+}
+
 int main(int argc, char **argv)
 {
     const struct pf_comm_options options = {.timeout_s = 60};
@@ -374,6 +447,7 @@ int main(int argc, char **argv)
     drawn();
     loaded();
     full_disk();
+    r31_the_plan_tells_every_rank();
     (void)pf_comm_barrier(world);
     int status = 0;
     if (rank == 0) {
