@@ -31,17 +31,6 @@ static const struct {
 };
 #define N_BACKENDS (sizeof backends / sizeof backends[0])
 
-/* The groups that were asked for, by parent and list. comm is NULL on ranks outside the list. */
-struct pf_comm_groups {
-    struct group {
-        const struct pf_comm *parent;
-        int *ranks;
-        int n;
-        struct pf_comm *comm;
-    } * entries;
-    size_t n, capacity;
-};
-
 /* The world that a failed PF_ASSERT ends, and the thread that may talk to its transport. */
 static struct pf_comm *job_world;
 static pthread_t job_thread;
@@ -74,11 +63,13 @@ int pf_comm_base_init(struct pf_comm *comm, const struct pf_comm_ops *ops, struc
 {
     int *ranks = pf_calloc_array((size_t)size, sizeof *ranks);
     size_t *even = pf_calloc_array(2 * (size_t)size, sizeof *even);
+    int *parts = pf_calloc_array(2 * (size_t)size + 1, sizeof *parts);
     char *name_copy = pf_strdup(name);
 
-    if (!ranks || !even || !name_copy) {
+    if (!ranks || !even || !parts || !name_copy) {
         pf_free(ranks);
         pf_free(even);
+        pf_free(parts);
         pf_free(name_copy);
         return PF_ENOMEM;
     }
@@ -92,6 +83,7 @@ int pf_comm_base_init(struct pf_comm *comm, const struct pf_comm_ops *ops, struc
         .world = world ? world : comm,
         .world_ranks = ranks,
         .even = even,
+        .parts = parts,
         .name = name_copy,
         .timeout_s = world ? world->timeout_s : COMM_DEFAULT_TIMEOUT_S,
     };
@@ -102,6 +94,7 @@ void pf_comm_base_release(struct pf_comm *comm)
 {
     pf_free((void *)comm->world_ranks);
     pf_free(comm->even);
+    pf_free(comm->parts);
     pf_free(comm->name);
 }
 
@@ -154,13 +147,13 @@ int pf_comm_init(int *argc, char ***argv, const struct pf_comm_options *options,
     if (!options->backend) {
         PF_TRY(check_not_alone(ops));
     }
-    struct pf_comm_groups *groups = pf_alloc(sizeof *groups);
+    struct pf_comm_groups *groups = pf_comm_groups_new();
     if (!groups) {
         return PF_ENOMEM;
     }
     const int err = ops->init(argc, argv, options, &world);
     if (err) {
-        pf_free(groups);
+        pf_comm_groups_free(groups);
         return err;
     }
     world->groups = groups;
@@ -175,21 +168,6 @@ int pf_comm_init(int *argc, char ***argv, const struct pf_comm_options *options,
     return 0;
 }
 
-static int free_groups(struct pf_comm_groups *groups)
-{
-    int first = 0;
-
-    for (size_t i = groups->n; i-- > 0;) {
-        struct group *group = &groups->entries[i];
-        const int err = group->comm ? group->comm->ops->free(group->comm) : 0;
-        first = first ? first : err;
-        pf_free(group->ranks);
-    }
-    pf_free(groups->entries);
-    pf_free(groups);
-    return first;
-}
-
 int pf_comm_finalize(struct pf_comm *world)
 {
     if (!world) {
@@ -200,7 +178,7 @@ int pf_comm_finalize(struct pf_comm *world)
         job_world = NULL;
         pf_error_set_abort(NULL);
     }
-    const int first = free_groups(world->groups);
+    const int first = pf_comm_groups_free(world->groups);
     const int err = world->ops->free(world);
     return first ? first : err;
 }
@@ -320,127 +298,6 @@ void pf_comm_version(char *text_out, size_t text_bytes)
         }
         used += (size_t)n;
     }
-}
-
-/* Groups ----------------------------------------------------------------------------------------
- */
-
-static int check_list(const struct pf_comm *parent, const int *ranks, int n, const char *name)
-{
-    if (n < 1 || n > parent->size) {
-        return pf_fail(PF_EINVAL, "group '%s' of %d ranks cut from '%s' of %d", name, n,
-                       parent->name, parent->size);
-    }
-    for (int i = 0; i < n; i++) {
-        if (ranks[i] < 0 || ranks[i] >= parent->size) {
-            return pf_fail(PF_EINVAL, "group '%s' has rank %d, '%s' has ranks 0 to %d", name,
-                           ranks[i], parent->name, parent->size - 1);
-        }
-        for (int j = 0; j < i; j++) {
-            if (ranks[i] == ranks[j]) {
-                return pf_fail(PF_EINVAL, "group '%s' has rank %d twice", name, ranks[i]);
-            }
-        }
-    }
-    return 0;
-}
-
-static struct group *find_group(const struct pf_comm *parent, const int *ranks, int n)
-{
-    struct pf_comm_groups *groups = parent->world->groups;
-
-    for (size_t i = 0; i < groups->n; i++) {
-        struct group *group = &groups->entries[i];
-        if (group->parent == parent && group->n == n &&
-            memcmp(group->ranks, ranks, (size_t)n * sizeof *ranks) == 0) {
-            return group;
-        }
-    }
-    return NULL;
-}
-
-static int reserve_entry(struct pf_comm_groups *groups)
-{
-    if (groups->n < groups->capacity) {
-        return 0;
-    }
-    const size_t capacity = groups->capacity ? 2 * groups->capacity : 16;
-    struct group *entries = pf_realloc_array(groups->entries, capacity, sizeof *entries);
-    if (!entries) {
-        return PF_ENOMEM;
-    }
-    groups->entries = entries;
-    groups->capacity = capacity;
-    return 0;
-}
-
-/* Everything that parent's ranks must agree on before they make the group. */
-static uint64_t group_hash(const struct pf_comm *parent, const int *ranks, int n, const char *name)
-{
-    const uint64_t parts[] = {parent->uid, parent->order_hash, pf_hash_string(name),
-                              pf_hash_bytes(ranks, (size_t)n * sizeof *ranks)};
-
-    return pf_hash_bytes(parts, sizeof parts);
-}
-
-static int make_group(struct pf_comm *parent, struct group *group, const char *name)
-{
-    const uint64_t hash = group_hash(parent, group->ranks, group->n, name);
-    char what[160];
-
-    snprintf(what, sizeof what, "the list of ranks of group '%s'", name);
-    PF_TRY(pf_comm_same(parent, &hash, sizeof hash, what));
-    PF_TRY(parent->ops->split(parent, group->ranks, group->n, name, &group->comm));
-    parent->order_hash = hash;
-    if (group->comm) {
-        group->comm->uid = hash;
-    }
-    return 0;
-}
-
-int pf_comm_split(struct pf_comm *parent, const int *ranks, int n, const char *name,
-                  struct pf_comm **group_out)
-{
-    struct pf_comm_groups *groups = parent->world->groups;
-
-    PF_TRY(check_list(parent, ranks, n, name));
-    const struct group *known = find_group(parent, ranks, n);
-    if (known) {
-        *group_out = known->comm;
-        return 0;
-    }
-    struct group group = {.parent = parent, .n = n};
-    int err = reserve_entry(groups);
-    if (!err) {
-        group.ranks = pf_calloc_array((size_t)n, sizeof *ranks);
-        err = group.ranks ? 0 : PF_ENOMEM;
-    }
-    PF_TRY_GOTO(pf_comm_all_agree(parent, err, NULL), out);
-    memcpy(group.ranks, ranks, (size_t)n * sizeof *ranks);
-    PF_TRY_GOTO(make_group(parent, &group, name), out);
-    groups->entries[groups->n++] = group;
-    *group_out = group.comm;
-    return 0;
-
-out:
-    pf_free(group.ranks);
-    return err;
-}
-
-int pf_comm_count(const struct pf_comm *comm)
-{
-    const struct pf_comm_groups *groups = comm->world->groups;
-    int n = 1;
-
-    for (size_t i = 0; i < groups->n; i++) {
-        n += groups->entries[i].comm != NULL;
-    }
-    return n;
-}
-
-uint64_t pf_comm_order_hash(const struct pf_comm *parent)
-{
-    return parent->order_hash;
 }
 
 int pf_comm_reserve(struct pf_comm *comm, size_t bytes)

@@ -23,6 +23,11 @@ void pf_comm_base_release(struct pf_comm *comm);
 int pf_comm_self_new(struct pf_comm *world, const char *name, int world_rank,
                      struct pf_comm **comm_out);
 
+/* split.c: the world's cache of groups; freeing it frees them, the latest first, and gives the first
+ * error. NULL where memory is short. */
+struct pf_comm_groups *pf_comm_groups_new(void);
+int pf_comm_groups_free(struct pf_comm_groups *groups);
+
 /* The current record is a fault that several ranks know; `speaks` on the one that is to print it.
  */
 void pf_comm_shared_fault(bool speaks);

@@ -276,7 +276,7 @@ static int mpi_init(int *argc, char ***argv, const struct pf_comm_options *optio
     return 0;
 }
 
-/* The MPI part of a group; ranks outside it get MPI_COMM_NULL. */
+/* The MPI part of the group that this rank is in; ranks in none get MPI_COMM_NULL. Collective. */
 static int create(struct mpi *parent, const int *ranks, int n, MPI_Comm *comm_out)
 {
     MPI_Group all, some;
@@ -284,43 +284,49 @@ static int create(struct mpi *parent, const int *ranks, int n, MPI_Comm *comm_ou
     PF_MPI(parent, MPI_Comm_group(parent->comm, &all));
     PF_MPI(parent, MPI_Group_incl(all, n, ranks, &some));
     PF_MPI(parent, MPI_Comm_create(parent->comm, some, comm_out));
-    PF_MPI(parent, MPI_Group_free(&some));
+    if (n > 0) { /* the empty group is MPI's own */
+        PF_MPI(parent, MPI_Group_free(&some));
+    }
     PF_MPI(parent, MPI_Group_free(&all));
     return 0;
 }
 
-static int mpi_split(struct pf_comm *parent, const int *ranks, int n, const char *name,
+static int new_group(struct mpi *parent, const int *ranks, int n, MPI_Comm comm, const char *name,
                      struct pf_comm **group_out)
 {
-    struct mpi *p = mpi_of(parent), *c = NULL;
-    int mine = -1, err;
-
-    for (int i = 0; i < n; i++) {
-        mine = ranks[i] == parent->rank ? i : mine;
-    }
-    if (n == 1) {
-        *group_out = NULL;
-        return mine < 0 ? 0
-                        : pf_comm_self_new(parent->world, name, parent->world_ranks[parent->rank],
-                                           group_out);
-    }
     int *world_ranks = pf_calloc_array((size_t)n, sizeof *world_ranks);
+    struct mpi *c = NULL;
+    int mine = -1;
+
     if (!world_ranks) {
         return PF_ENOMEM;
     }
     for (int i = 0; i < n; i++) {
-        world_ranks[i] = parent->world_ranks[ranks[i]];
+        world_ranks[i] = parent->base.world_ranks[ranks[i]];
+        mine = ranks[i] == parent->base.rank ? i : mine;
     }
-    MPI_Comm comm = MPI_COMM_NULL;
-    PF_TRY_GOTO(create(p, ranks, n, &comm), out);
-    if (mine >= 0) {
-        PF_TRY_GOTO(new_instance(parent->world, p->job, name, mine, n, world_ranks, &c), out);
-        c->comm = comm;
-    }
-    *group_out = c ? &c->base : NULL;
-out:
+    const int err = new_instance(parent->base.world, parent->job, name, mine, n, world_ranks, &c);
     pf_free(world_ranks);
-    return err;
+    PF_TRY(err);
+    c->comm = comm;
+    *group_out = &c->base;
+    return 0;
+}
+
+/* Groups of one need nothing of MPI's. */
+static int mpi_split(struct pf_comm *parent, const int *ranks, int n, int largest, const char *name,
+                     struct pf_comm **group_out)
+{
+    MPI_Comm comm = MPI_COMM_NULL;
+
+    *group_out = NULL;
+    if (largest > 1) {
+        PF_TRY(create(mpi_of(parent), ranks, n > 1 ? n : 0, &comm));
+    }
+    if (n == 1) {
+        return pf_comm_self_new(parent->world, name, parent->world_ranks[parent->rank], group_out);
+    }
+    return n > 1 ? new_group(mpi_of(parent), ranks, n, comm, name, group_out) : 0;
 }
 
 static int close_world(struct mpi *c)

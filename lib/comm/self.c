@@ -201,11 +201,12 @@ static int self_barrier(struct pf_comm *comm)
     return 0;
 }
 
-static int self_split(struct pf_comm *parent, const int *ranks, int n, const char *name,
-                      struct pf_comm **group_out)
+static int self_split(struct pf_comm *parent, const int *ranks, int n, int largest,
+                      const char *name, struct pf_comm **group_out)
 {
     (void)n;
     (void)ranks; /* checked: it is rank 0 alone */
+    (void)largest;
     return pf_comm_self_new(parent->world, name, parent->world_ranks[0], group_out);
 }
 

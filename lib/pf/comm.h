@@ -129,8 +129,10 @@ struct pf_comm_ops {
     int (*group_start)(struct pf_comm *comm);
     int (*group_end)(struct pf_comm *comm);
     int (*barrier)(struct pf_comm *comm);
-    /* Called by all of parent with the same list; *group_out is NULL on ranks outside it. */
-    int (*split)(struct pf_comm *parent, const int *ranks, int n, const char *name,
+    /* Called by all of parent, each with the list of the new group that it is in (n 0: none, and
+     * *group_out is NULL); the lists of different groups have no rank in common. `largest` is the
+     * number of ranks of the largest of them, the same everywhere. */
+    int (*split)(struct pf_comm *parent, const int *ranks, int n, int largest, const char *name,
                  struct pf_comm **group_out);
     /* Grow the staging buffer, shared by all communicators of the world. Local. */
     int (*reserve)(struct pf_comm *comm, size_t bytes);
@@ -154,6 +156,7 @@ struct pf_comm {
     struct pf_comm *world;  /* itself for the world */
     const int *world_ranks; /* [size] ranks in the world, which is what messages name */
     size_t *even;           /* [2*size] sizes and offsets of the calls where all give alike */
+    int *parts;             /* [2*size+1] where pf_comm_partition sorts */
     char *name;
     double timeout_s;
     struct pf_comm *open_group; /* of the world: the one between group_start and group_end */
@@ -238,6 +241,18 @@ void pf_comm_version(char *text_out, size_t text_bytes);
  */
 int pf_comm_split(struct pf_comm *parent, const int *ranks, int n, const char *name,
                   struct pf_comm **group_out);
+
+/*
+ * Many groups at once, of which no two have a rank in common: part[r], for each rank r of parent,
+ * says which group r is in, as a number in [0, size), or -1: none. Ranks of equal number are a group,
+ * numbered in the order of parent. Every rank of parent calls it with the same array and name;
+ * *group_out is this rank's group, or NULL. It takes the time of making one group.
+ * Lists are cached as by pf_comm_split, and shared with it: those asked for before keep their
+ * communicator and name, and where all were, the call is local and allocates nothing.
+ * Errors: PF_EINVAL for a number out of range; PF_EDISAGREE if ranks give different arrays.
+ */
+int pf_comm_partition(struct pf_comm *parent, const int *part, const char *name,
+                      struct pf_comm **group_out);
 
 /* Live communicators of this process's world, the world included. Local. */
 int pf_comm_count(const struct pf_comm *comm);

@@ -40,6 +40,10 @@ int pf_mesh_size(const struct pf_mesh *mesh);
 void pf_mesh_coords(const struct pf_mesh *mesh, int rank, int coord_out[PF_AXIS_COUNT]);
 int pf_mesh_rank(const struct pf_mesh *mesh, const int coord[PF_AXIS_COUNT]);
 
+/* The coordinates of the expert mesh that belong to these: ep, then expert sharding. */
+void pf_mesh_expert_coords(const struct pf_mesh *mesh, const int coord[PF_AXIS_COUNT],
+                           int expert_out[2]);
+
 /*
  * Ranks that differ from rank only in the axes of the set (bit 1u << axis), in rank order: the
  * group that a collective over these axes uses. ranks_out has room for pf_mesh_size. Returns how

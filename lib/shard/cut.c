@@ -117,15 +117,6 @@ int64_t shard_cut_memory(const struct pf_cut *cut, int64_t size, int64_t d)
     return sum;
 }
 
-void shard_expert_coords(const struct pf_mesh *mesh, const int coord[PF_AXIS_COUNT],
-                         int expert_out[2])
-{
-    const int i = coord[PF_AXIS_SHARDING] * mesh->degree[PF_AXIS_TP] + coord[PF_AXIS_TP];
-
-    expert_out[0] = i % mesh->ep;
-    expert_out[1] = i / mesh->ep;
-}
-
 /* Replace each of the n boxes by its parts inside the spans of dimension d; empty ones vanish. At
  * most one dimension of a row has more than one span, so PF_TABLE_MAX_BOXES are enough. */
 static int cut_boxes(struct pf_box *boxes, int n, int d, const struct shard_span *spans,
@@ -175,6 +166,6 @@ int pf_table_local_boxes(const struct pf_table *table, const struct pf_tensor_ro
     int coord[PF_AXIS_COUNT], plane[2];
 
     pf_mesh_coords(&table->mesh, rank, coord);
-    shard_expert_coords(&table->mesh, coord, plane);
+    pf_mesh_expert_coords(&table->mesh, coord, plane);
     return shard_row_boxes(table, row, coord, plane[0], boxes_out);
 }

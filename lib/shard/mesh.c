@@ -131,6 +131,15 @@ int pf_mesh_rank(const struct pf_mesh *mesh, const int coord[PF_AXIS_COUNT])
     return rank;
 }
 
+void pf_mesh_expert_coords(const struct pf_mesh *mesh, const int coord[PF_AXIS_COUNT],
+                           int expert_out[2])
+{
+    const int i = coord[PF_AXIS_SHARDING] * mesh->degree[PF_AXIS_TP] + coord[PF_AXIS_TP];
+
+    expert_out[0] = i % mesh->ep;
+    expert_out[1] = i / mesh->ep;
+}
+
 int pf_mesh_group(const struct pf_mesh *mesh, int rank, unsigned axes, int *ranks_out)
 {
     const int size = pf_mesh_size(mesh);

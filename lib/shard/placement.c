@@ -367,7 +367,7 @@ static void rank_coords(const struct pf_placement *place, int rank, int kind,
     at_out[0] = coord_out[PF_AXIS_TP];
     at_out[1] = coord_out[PF_AXIS_SHARDING];
     if (kind != SHARD_PLAIN) {
-        shard_expert_coords(&place->table->mesh, coord_out, at_out);
+        pf_mesh_expert_coords(&place->table->mesh, coord_out, at_out);
     }
 }
 

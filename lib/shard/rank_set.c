@@ -55,7 +55,7 @@ bool pf_rank_set_has(const struct pf_mesh *mesh, const struct pf_rank_set *set, 
     at[0] = coord[PF_AXIS_TP];
     at[1] = coord[PF_AXIS_SHARDING];
     if (set->experts) {
-        shard_expert_coords(mesh, coord, at);
+        pf_mesh_expert_coords(mesh, coord, at);
     }
     return (coord[PF_AXIS_PP] == set->stage[0] ||
             (set->n_stages > 1 && coord[PF_AXIS_PP] == set->stage[1])) &&

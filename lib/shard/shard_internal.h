@@ -35,12 +35,10 @@ int shard_cut_spans(const struct pf_cut *cut, int64_t size, int64_t d, int64_t t
  * 0, which has the most where not all have the same. */
 int64_t shard_cut_memory(const struct pf_cut *cut, int64_t size, int64_t d);
 
-/* The boxes of a row at these coordinates; expert_out: ep coordinate, expert-sharding coordinate. */
+/* The boxes of a row at these coordinates. */
 int shard_row_boxes(const struct pf_table *table, const struct pf_tensor_row *row,
                     const int coord[PF_AXIS_COUNT], int ep_coord,
                     struct pf_box boxes_out[PF_TABLE_MAX_BOXES]);
-void shard_expert_coords(const struct pf_mesh *mesh, const int coord[PF_AXIS_COUNT],
-                         int expert_out[2]);
 
 /*
  * Rows that are cut alike. Kind 0 are the plain ones, cut over the sharding axis; kind 1 those that

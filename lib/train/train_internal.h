@@ -10,6 +10,7 @@
 #include <pf/dev.h>
 #include <pf/exactsum.h>
 #include <pf/file.h>
+#include <pf/groups.h>
 #include <pf/layout.h>
 #include <pf/model.h>
 #include <pf/ops.h>
@@ -53,7 +54,8 @@ struct profile;
 struct pf_trainer {
     const struct pf_config *config;
     struct pf_comm *world;
-    struct pf_comm *dp; /* ranks that hold the same parameters and see other data */
+    struct pf_groups groups;
+    struct pf_comm *dp; /* of groups: ranks that hold the same parameters and see other data */
     int dp_rank, dp_size;
 
     /* decided by pf_trainer_new */

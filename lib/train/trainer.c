@@ -198,17 +198,8 @@ static int check_ranks_agree(struct pf_trainer *t)
 
 static int make_groups(struct pf_trainer *t)
 {
-    const int n = pf_comm_size(t->world);
-    int *const ranks = pf_calloc_array((size_t)n, sizeof *ranks);
-
-    if (!ranks) {
-        return PF_ENOMEM;
-    }
-    const int n_dp =
-        pf_mesh_group(&t->config->mesh, pf_comm_rank(t->world), 1u << PF_AXIS_DP, ranks);
-    const int err = pf_comm_split(t->world, ranks, n_dp, "dp", &t->dp);
-    pf_free(ranks);
-    PF_TRY(err);
+    PF_TRY(pf_groups_new(t->world, &t->config->mesh, &t->groups));
+    t->dp = t->groups.dp;
     t->dp_rank = pf_comm_rank(t->dp);
     t->dp_size = pf_comm_size(t->dp);
     return 0;
