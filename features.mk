@@ -3,7 +3,7 @@
 # in build/<variant>/include/config.h. A part that is missing is left out of the build, said once by
 # `make features`, and answers with exit 7 at run time.
 
-FEATURES := MPI DNNL
+FEATURES := MPI DNNL ZSTD
 
 # $(call probe,header,call,libraries,flags): does a program that calls it compile and link?
 probe = $(shell printf '%s\n' '$(H)include <$(1)>' 'int main(void) { (void)$(2); return 0; }' | \
@@ -20,8 +20,14 @@ ifeq ($(origin HAVE_DNNL),undefined)
 HAVE_DNNL := $(call probe,dnnl.h,dnnl_version(),$(DNNL_LDLIBS),$(DNNL_CFLAGS))
 endif
 
+ZSTD_LDLIBS ?= -lzstd
+ifeq ($(origin HAVE_ZSTD),undefined)
+HAVE_ZSTD := $(call probe,zstd.h,ZSTD_versionNumber(),$(ZSTD_LDLIBS),)
+endif
+
 FEATURE_CFLAGS := $(if $(filter 1,$(HAVE_MPI)),$(MPI_CFLAGS)) $(if $(filter 1,$(HAVE_DNNL)),$(DNNL_CFLAGS))
-FEATURE_LDLIBS := -lcjson -lxxhash $(if $(filter 1,$(HAVE_MPI)),$(MPI_LDLIBS)) $(if $(filter 1,$(HAVE_DNNL)),$(DNNL_LDLIBS))
+FEATURE_LDLIBS := -lcjson -lxxhash $(if $(filter 1,$(HAVE_MPI)),$(MPI_LDLIBS)) $(if $(filter 1,$(HAVE_DNNL)),$(DNNL_LDLIBS)) \
+                  $(if $(filter 1,$(HAVE_ZSTD)),$(ZSTD_LDLIBS))
 FEATURE_SKIP := $(if $(filter 1,$(HAVE_MPI)),,$(wildcard lib/comm/mpi*.c)) $(if $(filter 1,$(HAVE_DNNL)),,lib/ops/dnnl.c)
 
 features:

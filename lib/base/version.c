@@ -19,6 +19,7 @@ static const struct {
 } features[] = {
     {"MPI", PF_HAVE_MPI},
     {"DNNL", PF_HAVE_DNNL},
+    {"ZSTD", PF_HAVE_ZSTD},
 };
 
 #define N_FEATURES (sizeof features / sizeof features[0])
