@@ -8,6 +8,8 @@
 #include <pf/tool.h>
 #include <pf/version.h>
 
+#include <string.h>
+
 static const char usage[] =
     "pf-reshard [options] SRC DST --to tp=2,pp=2,vpp=2,ep=2,cp=1,sharding=2,stage=3\n"
     "pf-reshard [options] SRC DST --config CONFIG.json --world N\n"
@@ -40,21 +42,23 @@ static int reshard(struct options *o, const struct setup *s, struct pf_comm *wor
     struct bar bar = {.enabled =
                           !o->shared.no_progress && !o->shared.quiet && pf_comm_rank(world) == 0};
     struct pf_reshard_report report = {.n_files = 0};
-    const struct pf_reshard job = {.table = s->table,
-                                   .place = s->place,
-                                   .dst = o->dst,
-                                   .config_json = s->config_json,
-                                   .embed_from = s->embed_from,
-                                   .drop = s->drop,
-                                   .weights_only = o->weights_only,
-                                   .dtype = s->dtype,
-                                   .max_memory = o->max_memory,
-                                   .threads = (int)o->threads,
-                                   .dry_run = o->dry_run,
-                                   .resume = o->resume,
-                                   .verify = o->verify,
-                                   .progress = bar_update,
-                                   .context = &bar};
+    const struct pf_reshard job = {
+        .table = s->table,
+        .place = s->place,
+        .dst = o->dst,
+        .config_json = s->config_json,
+        .embed_from = s->embed_from,
+        .drop = s->drop,
+        .weights_only = o->weights_only,
+        .dtype = s->dtype,
+        .codec = o->compress && strcmp(o->compress, "zstd") == 0 ? PF_CKPT_ZSTD : PF_CKPT_PLAIN,
+        .max_memory = o->max_memory,
+        .threads = (int)o->threads,
+        .dry_run = o->dry_run,
+        .resume = o->resume,
+        .verify = o->verify,
+        .progress = bar_update,
+        .context = &bar};
 
     const int err = pf_reshard_run(world, s->src, &job, &report);
     if (bar.begun) {
@@ -142,7 +146,8 @@ int main(int argc, char **argv)
         {0, "resume", NULL, "complete what a run that was killed left", PF_OPT_FLAG, &o.resume},
         {0, "verify", NULL, "check the digests of the source before, of the result after",
          PF_OPT_FLAG, &o.verify},
-        {0, "compress", "METHOD", "not in this build", PF_OPT_STRING, &o.compress},
+        {0, "compress", "METHOD", "store tensors compressed: zstd, or none (none)", PF_OPT_STRING,
+         &o.compress},
         PF_OPTS_SHARED(&o.shared),
     };
 

@@ -10,7 +10,7 @@ complete -c pf-reshard -l threads -r -d 'of a process (two for each CPU, at most
 complete -c pf-reshard -l dry-run -d 'say what would be read and written, and how much memory it takes'
 complete -c pf-reshard -l resume -d 'complete what a run that was killed left'
 complete -c pf-reshard -l verify -d 'check the digests of the source before, of the result after'
-complete -c pf-reshard -l compress -r -d 'not in this build'
+complete -c pf-reshard -l compress -r -d 'store tensors compressed: zstd, or none (none)'
 complete -c pf-reshard -l quiet -s q -d 'only errors on stderr'
 complete -c pf-reshard -l verbose -s v -d 'more on stderr; again for more still'
 complete -c pf-reshard -l json -d 'result as JSON on stdout'

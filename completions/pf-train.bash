@@ -16,9 +16,9 @@ _pf_train()
         min_lr num_cycles lr_end power wsd_decay_start decay_function lr_table pp_delay_scale_loss
         dtype bf16 fp16 scale_loss device threads kernels_from comm_timeout pipeline_schedule_mode
         recompute_granularity recompute_method recompute_num_layers save_steps save_total_limit
-        save_hf_steps resume_from_checkpoint ignore_data_skip skip_data_intervals dump_steps dump
-        profile_steps trace_steps sample_steps sample_prompt sample_tokens sample_temperature
-        pipeline_parallel_config sharding_parallel_config lr_scheduler'
+        save_hf_steps save_compress resume_from_checkpoint ignore_data_skip skip_data_intervals
+        dump_steps dump profile_steps trace_steps sample_steps sample_prompt sample_tokens
+        sample_temperature pipeline_parallel_config sharding_parallel_config lr_scheduler'
     if [[ $cur == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
         return
@@ -47,6 +47,9 @@ _pf_train()
         return ;;
     recompute_method)
         mapfile -t COMPREPLY < <(compgen -W 'uniform block' -- "$cur")
+        return ;;
+    save_compress)
+        mapfile -t COMPREPLY < <(compgen -W 'none zstd' -- "$cur")
         return ;;
     esac
     if [ -z "$key" ] && [[ "${COMP_WORDS[*]:1:COMP_CWORD-1} " == *.json\ * ]]; then

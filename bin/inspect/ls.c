@@ -102,6 +102,10 @@ static void json_piece(struct pf_json_out *out, const struct pf_ckpt *ckpt,
     }
     pf_json_out_member_string(out, "file", ckpt->files[p->file].name);
     member_u64(out, "offset_bytes", p->offset);
+    if (p->codec != PF_CKPT_PLAIN) {
+        pf_json_out_member_string(out, "codec", "zstd");
+        member_u64(out, "stored_bytes", p->stored_bytes);
+    }
     pf_json_out_object_end(out);
 }
 

@@ -27,8 +27,8 @@ int setup_check(const struct options *o)
 {
     enum pf_dtype dtype;
 
-    if (o->compress) {
-        return pf_fail(PF_ENOTSUP, "--compress is not in this build");
+    if (o->compress && strcmp(o->compress, "zstd") != 0 && strcmp(o->compress, "none") != 0) {
+        return pf_fail(PF_EUSAGE, "--compress is zstd or none, not '%s'", o->compress);
     }
     if (!o->to == !o->config) {
         return pf_fail(PF_EUSAGE, "give the layout by one of --to and --config" SEE_HELP);

@@ -158,6 +158,10 @@ int ckpt_copy(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *tensor,
 int ckpt_check_tiling(struct ckpt_report *report, const struct pf_ckpt_tensor *tensor, int code,
                       const char *where);
 
+/* Is any of its pieces stored other than plainly? */
+bool ckpt_tensor_is_coded(const struct pf_ckpt_tensor *tensor);
+bool ckpt_is_coded(const struct pf_ckpt *ckpt);
+
 /* The row-major bytes of a tensor, in order, in slices of bounded size. */
 int ckpt_each_slice(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *tensor,
                     int (*slice)(void *context, const void *data, size_t bytes), void *context);

@@ -231,6 +231,7 @@ void ckpt_io_release(struct ckpt_io *io)
     for (int i = 0; i < io->max_open; i++) {
         close_file(&io->open[i]);
     }
+    ckpt_frames_release(&io->frames);
     pf_free(io->buffer);
     pf_free(io->transfers);
 }
@@ -318,11 +319,16 @@ int ckpt_io_want(struct ckpt_io *io, const struct pf_ckpt_tensor *tensor,
         const struct pf_ckpt_piece *p = &tensor->pieces[i];
         const struct ckpt_want piece = {
             .box = p->box, .range_lo = p->range_lo, .range_hi = p->range_hi};
-        const struct ckpt_transfer start = {.file = p->file,
-                                            .from = tensor->dtype,
-                                            .to = want->dtype,
-                                            .offset = p->offset,
-                                            .dst = want->dst};
+        struct ckpt_transfer start = {.file = p->file,
+                                      .from = tensor->dtype,
+                                      .to = want->dtype,
+                                      .offset = p->offset,
+                                      .dst = want->dst};
+        if (p->codec != PF_CKPT_PLAIN) {
+            start.tensor = tensor;
+            start.piece = p;
+            start.offset = 0;
+        }
         PF_TRY(pair(&start, &piece, want, add_transfer, io));
     }
     return 0;
@@ -335,6 +341,11 @@ static int compare_transfers(const void *a, const void *b)
     if (x->file != y->file) {
         return x->file < y->file ? -1 : 1;
     }
+    const uint64_t x_at = x->piece ? x->piece->offset : x->offset;
+    const uint64_t y_at = y->piece ? y->piece->offset : y->offset;
+    if (x_at != y_at) {
+        return x_at < y_at ? -1 : 1;
+    }
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
@@ -344,7 +355,7 @@ static void join_neighbours(struct ckpt_io *io)
     for (size_t i = io->n - 1; i-- > 0;) {
         struct ckpt_transfer *t = &io->transfers[i];
         const struct ckpt_transfer *next = t + 1;
-        if (t->through && next->through && next->file == t->file &&
+        if (!t->piece && !next->piece && t->through && next->through && next->file == t->file &&
             next->offset <= t->end + SMALL_BYTES && next->upto > t->upto) {
             t->upto = next->upto;
         }
@@ -374,6 +385,57 @@ static int copy_run(struct ckpt_io *io, const struct ckpt_transfer *t, uint64_t 
     return 0;
 }
 
+static int read_frame(void *context, void *dst, size_t n, uint64_t offset, bool ahead)
+{
+    (void)ahead;
+    return read_bytes(context, dst, n, offset);
+}
+
+/* A dry run knows the length of all blocks together only. */
+static void count_block(struct ckpt_io *io, const struct ckpt_transfer *t, size_t number)
+{
+    struct ckpt_frames *const f = &io->frames;
+    const uint64_t bytes = ckpt_piece_bytes(t->tensor, t->piece);
+
+    if (f->piece != t->piece || f->number != number) {
+        f->piece = t->piece;
+        f->number = number;
+        io->n_reads++;
+        io->bytes_read += (uint64_t)((double)t->piece->stored_bytes *
+                                     (double)ckpt_block_bytes(bytes, number) / (double)bytes);
+    }
+}
+
+/* One run, out of the blocks that it lies in. */
+static int copy_coded(struct ckpt_io *io, const struct ckpt_transfer *t, uint64_t offset,
+                      uint8_t *dst)
+{
+    const size_t from = pf_dtype_bytes(t->from), to = pf_dtype_bytes(t->to);
+    const uint64_t all = ckpt_piece_bytes(t->tensor, t->piece);
+    uint64_t left = (uint64_t)t->run * from;
+
+    while (left > 0) {
+        const size_t number = (size_t)(offset / PF_PLANES_BLOCK_BYTES);
+        const size_t in = (size_t)(offset % PF_PLANES_BLOCK_BYTES);
+        size_t n = ckpt_block_bytes(all, number);
+        const uint8_t *block;
+        if (io->dry) {
+            count_block(io, t, number);
+        } else {
+            PF_TRY(ckpt_frames_block(&io->frames, io->ckpt, t->tensor, t->piece, number, read_frame,
+                                     io, &block, &n));
+        }
+        n = n - in < left ? n - in : (size_t)left;
+        if (!io->dry) {
+            PF_TRY(pf_dtype_convert(t->from, block + in, t->to, dst, n / from));
+        }
+        dst += n / from * to;
+        offset += n;
+        left -= n;
+    }
+    return 0;
+}
+
 static int run_transfer(struct ckpt_io *io, const struct ckpt_transfer *t)
 {
     int64_t at[PF_BOX_MAX_DIMS] = {0};
@@ -381,13 +443,13 @@ static int run_transfer(struct ckpt_io *io, const struct ckpt_transfer *t)
     uint8_t *dst = t->dst;
 
     PF_TRY(open_file(io, t->file));
-    if (!t->through && !io->dry) {
+    if (!t->piece && !t->through && !io->dry) {
         /* Many short reads: let the system fetch what they are in by long ones. */
         (void)posix_fadvise(io->now->fd, (off_t)offset, (off_t)(t->end - offset),
                             POSIX_FADV_WILLNEED);
     }
     do {
-        PF_TRY(copy_run(io, t, offset, dst));
+        PF_TRY(t->piece ? copy_coded(io, t, offset, dst) : copy_run(io, t, offset, dst));
     } while (step(t, at, &offset, &dst));
     return 0;
 }
@@ -437,22 +499,26 @@ int ckpt_each_slice(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *ten
 {
     struct ckpt_want want = {.box = pf_ckpt_whole(tensor), .dtype = tensor->dtype};
     const int64_t count = pf_box_count(&want.box);
+    struct ckpt_io io;
     int err;
 
     want.range_hi = count;
     PF_TRY(ckpt_prove(ckpt, tensor, &want));
     const int64_t chunk = (int64_t)(BUFFER_BYTES / pf_dtype_bytes(tensor->dtype));
     want.dst = pf_alloc(BUFFER_BYTES);
-    err = want.dst ? 0 : PF_ENOMEM;
+    err = ckpt_io_init(&io, ckpt, BUFFER_BYTES, 4);
+    err = want.dst ? err : PF_ENOMEM;
     for (int64_t lo = 0; !err && lo < count; lo += chunk) {
         want.range_lo = lo;
         want.range_hi = count - lo < chunk ? count : lo + chunk;
-        err = ckpt_copy(ckpt, tensor, &want);
+        err = ckpt_io_want(&io, tensor, &want);
+        err = err ? err : ckpt_io_run(&io);
         if (!err) {
             err = slice(context, want.dst,
                         (size_t)(want.range_hi - lo) * pf_dtype_bytes(tensor->dtype));
         }
     }
+    ckpt_io_release(&io);
     pf_free(want.dst);
     return err;
 }

@@ -19,7 +19,7 @@
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
 
-#include "ckpt_internal.h"
+#include "frames_internal.h"
 
 #define CKPT_IO_MAX_OPEN 16
 
@@ -31,6 +31,9 @@ struct ckpt_loop {
 
 struct ckpt_transfer {
     int file;
+    /* Of a compressed piece; then offset is counted in its elements' bytes. NULL: it is plain. */
+    const struct pf_ckpt_tensor *tensor;
+    const struct pf_ckpt_piece *piece;
     enum pf_dtype from, to;
     uint64_t offset, end; /* in the file: of the first byte, past the last one */
     uint8_t *dst;
@@ -56,6 +59,7 @@ struct ckpt_io {
     uint8_t *buffer; /* a window of `now` */
     size_t buffer_bytes;
     uint64_t window_lo, window_hi;
+    struct ckpt_frames frames; /* of compressed pieces */
     struct ckpt_transfer *transfers;
     size_t n, room;
     bool dry;

@@ -55,6 +55,8 @@ static int add_entry(struct pf_st_writer *st, const struct pf_ckpt_tensor *tenso
     struct pf_str name;
     int err;
 
+    enum pf_dtype dtype = tensor->dtype;
+
     for (int d = 0; d < n_dims; d++) {
         shape[d] = (uint64_t)(box->hi[d] - box->lo[d]);
     }
@@ -62,10 +64,17 @@ static int add_entry(struct pf_st_writer *st, const struct pf_ckpt_tensor *tenso
         shape[0] = (uint64_t)(piece->range_hi - piece->range_lo);
         n_dims = 1;
     }
+    if (piece->codec != PF_CKPT_PLAIN) {
+        shape[0] = piece->stored_bytes > 0
+                       ? piece->stored_bytes
+                       : ckpt_stored_bound(dtype, ckpt_piece_bytes(tensor, piece));
+        n_dims = 1;
+        dtype = PF_DTYPE_U8;
+    }
     pf_str_init(&name);
     err = ckpt_entry_name(&name, tensor->name, tensor->role, box, tensor->shape, piece->range_lo,
                           piece->range_hi);
-    err = err ? err : pf_st_writer_add_tensor(st, name.text, tensor->dtype, n_dims, shape, NULL);
+    err = err ? err : pf_st_writer_add_tensor(st, name.text, dtype, n_dims, shape, NULL);
     pf_str_release(&name);
     return err;
 }
@@ -102,14 +111,54 @@ static void place(struct ckpt_image *image, const struct pf_st_writer *st, struc
     qsort(image->entries, image->n, sizeof *image->entries, compare_entries);
 }
 
+/* From the places in a file to those in the row of all elements, and to blocks. */
+static int cut_blocks(struct ckpt_image *image, const struct pf_ckpt *target)
+{
+    uint64_t at = 0;
+    size_t n = 0;
+
+    for (size_t i = 0; i < image->n; i++) {
+        const struct ckpt_part *part = image->entries[i].part;
+        const struct pf_ckpt_tensor *tensor = &target->tensors[part->tensor];
+        image->entries[i].offset = at;
+        image->entries[i].bytes = ckpt_piece_bytes(tensor, &tensor->pieces[part->piece]);
+        at += image->entries[i].bytes;
+        n += ckpt_n_blocks(image->entries[i].bytes);
+    }
+    image->bytes = at;
+    image->blocks = pf_calloc_array(n, sizeof *image->blocks);
+    if (!image->blocks) {
+        return PF_ENOMEM;
+    }
+    for (size_t i = 0; i < image->n; i++) {
+        for (size_t b = 0; b < ckpt_n_blocks(image->entries[i].bytes); b++) {
+            image->blocks[image->n_blocks++] = (struct ckpt_block){(uint32_t)i, (uint32_t)b, 0};
+        }
+    }
+    return 0;
+}
+
+int ckpt_image_head(const struct pf_ckpt *target, const struct ckpt_part *parts, size_t n,
+                    uint8_t **head_out, size_t *bytes_out)
+{
+    struct pf_st_writer *st = NULL;
+    int err;
+
+    PF_TRY(pf_st_writer_new(&st));
+    err = describe(st, target, parts, n);
+    err = err ? err : pf_st_writer_head(st, head_out, bytes_out);
+    pf_st_writer_free(st);
+    return err;
+}
+
 int ckpt_image_make(struct pf_ckpt *target, int file, const struct ckpt_part *parts, size_t n,
                     struct ckpt_image *image_out)
 {
     struct pf_st_writer *st = NULL;
     int err = 0;
 
-    *image_out =
-        (struct ckpt_image){.n = n, .entries = pf_calloc_array(n, sizeof(struct ckpt_entry))};
+    *image_out = (struct ckpt_image){
+        .parts = parts, .n = n, .entries = pf_calloc_array(n, sizeof(struct ckpt_entry))};
     if (!image_out->entries) {
         return PF_ENOMEM;
     }
@@ -119,6 +168,9 @@ int ckpt_image_make(struct pf_ckpt *target, int file, const struct ckpt_part *pa
     PF_TRY_GOTO(pf_st_writer_file_bytes(st, &image_out->bytes), out);
     place(image_out, st, target, parts);
     target->files[file].bytes = image_out->bytes;
+    image_out->coded =
+        n > 0 && target->tensors[parts->tensor].pieces[parts->piece].codec != PF_CKPT_PLAIN;
+    err = image_out->coded ? cut_blocks(image_out, target) : 0;
 out:
     pf_st_writer_free(st);
     return err;
@@ -128,6 +180,7 @@ void ckpt_image_release(struct ckpt_image *image)
 {
     pf_free(image->head);
     pf_free(image->entries);
+    pf_free(image->blocks);
     *image = (struct ckpt_image){.n = 0};
 }
 

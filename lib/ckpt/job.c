@@ -20,6 +20,7 @@
 struct window {
     struct ckpt_output *output;
     uint64_t lo, hi;
+    size_t first, end; /* of a compressed file: the blocks */
 };
 
 /* The job while it runs. What is not constant is read and written under the lock. */
@@ -92,6 +93,7 @@ struct worker {
     struct window now;       /* output NULL: none; read and written under the lock */
     uint8_t *block, *buffer; /* buffer: in block, aligned */
     struct ckpt_io io;
+    struct ckpt_encoder encoder; /* of compressed files */
 };
 
 /* Begin the next file that is not done yet; NULL in r->last if there is none. Locked. */
@@ -127,7 +129,12 @@ static int take(struct run *r, struct window *w)
     struct ckpt_output *o = r->last;
     const uint64_t left = o->image.bytes - o->taken;
     *w = (struct window){.output = o, .lo = o->taken, .hi = o->taken + left};
-    if (left > r->job->window_bytes) {
+    if (o->image.coded) {
+        w->first = o->next_block;
+        w->hi = w->lo + ckpt_coded_take(&o->image, r->job->plan->ckpt, w->first,
+                                        r->job->window_bytes, &w->end);
+        o->next_block = w->end;
+    } else if (left > r->job->window_bytes) {
         w->hi = w->lo + r->job->window_bytes;
     }
     o->taken = w->hi;
@@ -162,7 +169,7 @@ static int fill(struct worker *k, const struct window *w)
 {
     const struct ckpt_image *image = &w->output->image;
 
-    if (w->lo < image->head_bytes) {
+    if (!image->coded && w->lo < image->head_bytes) {
         const uint64_t end = w->hi < image->head_bytes ? w->hi : image->head_bytes;
         memcpy(k->buffer, image->head + w->lo, (size_t)(end - w->lo));
     }
@@ -239,12 +246,38 @@ static void end_turn(struct run *r, const struct window *w)
     pthread_mutex_unlock(&r->lock);
 }
 
+/* Compress, wait, and write where the blocks before them end. */
+static int write_blocks(struct worker *k, const struct window *w)
+{
+    struct run *r = k->run;
+    struct ckpt_output *o = w->output;
+    struct ckpt_encoder *e = &k->encoder;
+
+    PF_TRY(r->job->live ? 0 : fill(k, w));
+    if (r->job->dry) {
+        return 0;
+    }
+    PF_TRY(ckpt_coded_encode(e, &o->image, r->job->plan->ckpt, r->job->live, k->buffer, w->first,
+                             w->end));
+    if (!wait_turn(r, w)) {
+        return 0;
+    }
+    const uint64_t at = ckpt_coded_place(e, o, r->job->plan->ckpt, w->first, w->end);
+    end_turn(r, w);
+    PF_TRY(pf_pwrite_full(o->fd, e->bytes, e->n, at, o->path));
+    (void)sync_file_range(o->fd, (off_t)at, (off_t)e->n, SYNC_FILE_RANGE_WRITE);
+    return 0;
+}
+
 static int write_window(struct worker *k, const struct window *w)
 {
     struct run *r = k->run;
     const struct ckpt_output *o = w->output;
     const uint8_t *bytes = NULL;
 
+    if (o->image.coded) {
+        return write_blocks(k, w);
+    }
     PF_TRY(look_at(k, w, &bytes));
     if (r->job->dry) {
         return 0;
@@ -381,6 +414,7 @@ static int worker_init(struct worker *k, struct run *r)
          * of a dry run. */
         memset(k->block, 0, job->window_bytes + 2 * CKPT_WINDOW_ALIGN);
         memset(k->io.buffer, 0, job->buffer_bytes);
+        PF_TRY(ckpt_is_coded(job->source) ? ckpt_frames_prepare(&k->io.frames) : 0);
     }
     return 0;
 }
@@ -390,6 +424,7 @@ static void worker_release(struct worker *k)
     k->run->job->counts.bytes_read += k->io.bytes_read;
     k->run->job->counts.n_reads += k->io.n_reads;
     ckpt_io_release(&k->io);
+    ckpt_encoder_release(&k->encoder);
     pf_free(k->block);
 }
 

@@ -8,12 +8,17 @@
  * So one file is read, hashed and written by many threads, its digest comes along, and memory is
  * threads times (window + read buffer) whatever the size of a tensor.
  *
+ * Of a file whose pieces are compressed the image is over their elements' bytes, and a window is some
+ * blocks. They are compressed by the threads, put one after the other in their turn, and when the last
+ * one is there the head is written, the file is read once more, and that is hashed.
+ *
  *     struct ckpt_job job = {.plan = &plan, .dir = staging, .live = live, ...};
  *     PF_TRY(ckpt_job_run(&job));       plan.ckpt has lengths and digests of the files, offsets of pieces
  */
 #ifndef JOB_INTERNAL_H
 #define JOB_INTERNAL_H
 
+#include "frames_internal.h"
 #include "plan_internal.h"
 
 #include <pf/digest.h>
@@ -30,9 +35,21 @@ struct ckpt_entry {
 struct ckpt_image {
     uint8_t *head;
     size_t head_bytes;
-    uint64_t bytes; /* of the whole file */
-    struct ckpt_entry *entries;
+    uint64_t bytes;                /* of the whole file */
+    const struct ckpt_part *parts; /* [n], as they were given */
+    struct ckpt_entry *entries;    /* by offset */
     size_t n;
+    /* Of a compressed file: head_bytes is kept free for the head, `bytes` is the sum of those of the
+     * entries, whose offsets are counted from there; blocks stand in the order of the entries. */
+    bool coded;
+    struct ckpt_block *blocks;
+    size_t n_blocks;
+};
+
+/* A block of a compressed file. */
+struct ckpt_block {
+    uint32_t entry, number; /* of the block in its entry */
+    uint32_t stored;        /* bytes, when it is compressed */
 };
 
 struct ckpt_counts {
@@ -89,6 +106,8 @@ struct ckpt_output {
     struct pf_digest_state *digest;
     uint64_t taken, hashed, written; /* bytes; the first two only grow in order */
     bool direct;                     /* past the page cache */
+    size_t next_block;               /* of a compressed file: the first that nobody has taken */
+    uint64_t end;                    /* of one: where the next block goes */
     uint64_t next_mark;        /* the digest of so much or a little more is kept for `begun` */
     struct ckpt_prefix marked; /* until all of it is written */
 };
@@ -101,6 +120,39 @@ int ckpt_output_open(struct ckpt_job *job, const struct ckpt_part *parts, size_t
 /* All its bytes are written: sync it, close it, put its digest into the plan. */
 int ckpt_output_finish(struct ckpt_job *job, struct ckpt_output *o);
 void ckpt_output_free(struct ckpt_output *o); /* NULL is fine */
+
+/* Compressed files --------------------------------------------------------------------------------
+ */
+
+/* What a thread needs to compress, and what it has compressed. Zeroed is a good beginning. */
+struct ckpt_encoder {
+    struct pf_planes *planes;
+    uint8_t *bytes;
+    size_t n, room;
+};
+
+void ckpt_encoder_release(struct ckpt_encoder *e);
+
+/* Blocks first up to *end_out, at least one, that take about most_bytes or less, before or after; tells
+ * how many bytes of elements that is. */
+uint64_t ckpt_coded_take(const struct ckpt_image *image, const struct pf_ckpt *target, size_t first,
+                         size_t most_bytes, size_t *end_out);
+
+/* Compress blocks first..end of a file. Their elements are in live state, or (live NULL) at `bytes`, the
+ * first block's first. */
+int ckpt_coded_encode(struct ckpt_encoder *e, struct ckpt_image *image,
+                      const struct pf_ckpt *target, const struct pf_ckpt_live *live,
+                      const uint8_t *bytes, size_t first, size_t end);
+
+/* In their turn: where they go in the file, which is where the result says, and into the plan. */
+uint64_t ckpt_coded_place(struct ckpt_encoder *e, struct ckpt_output *o, struct pf_ckpt *target,
+                          size_t first, size_t end);
+
+/* All blocks are written: the head, and the digest of all. */
+int ckpt_coded_finish(struct ckpt_output *o, struct pf_ckpt *target);
+
+/* Hash the first n bytes of a file into o->digest. */
+int ckpt_output_hash(const struct ckpt_output *o, uint64_t n);
 
 /* The file that a part belongs to. */
 int ckpt_part_file(const struct pf_ckpt *ckpt, const struct ckpt_part *part);
@@ -134,6 +186,11 @@ int ckpt_plan_by_file(struct ckpt_plan *plan);
  * offsets of the pieces in plan->ckpt. Release also after a failure. */
 int ckpt_image_make(struct pf_ckpt *target, int file, const struct ckpt_part *parts, size_t n,
                     struct ckpt_image *image_out);
+
+/* The head of a compressed file, with the lengths in the plan or, where they are 0, the most they can
+ * be. *head_out is freed with pf_free. */
+int ckpt_image_head(const struct pf_ckpt *target, const struct ckpt_part *parts, size_t n,
+                    uint8_t **head_out, size_t *bytes_out);
 void ckpt_image_release(struct ckpt_image *image);
 
 /* The first entry that ends after an offset of the file; image->n if none does. */

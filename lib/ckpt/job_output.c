@@ -24,29 +24,36 @@ void ckpt_output_free(struct ckpt_output *o)
     }
 }
 
-/* Hash the beginning of a file; PF_EFORMAT if it is not what it was. */
-static int hash_prefix(const struct ckpt_output *o, const struct ckpt_prefix *prefix)
+int ckpt_output_hash(const struct ckpt_output *o, uint64_t n_bytes)
 {
     uint8_t *const buffer = pf_alloc(HASH_BYTES);
-    char hex[PF_DIGEST_HEX_BYTES];
     int fd = -1, err = buffer ? 0 : PF_ENOMEM;
 
     err = err ? err : pf_open(o->path, O_RDONLY, &fd);
-    for (uint64_t at = 0; !err && at < prefix->bytes; at += HASH_BYTES) {
-        const uint64_t left = prefix->bytes - at;
+    for (uint64_t at = 0; !err && at < n_bytes; at += HASH_BYTES) {
+        const uint64_t left = n_bytes - at;
         const size_t n = left < HASH_BYTES ? (size_t)left : HASH_BYTES;
         err = pf_pread_full(fd, buffer, n, at, o->path);
         if (!err) {
             pf_digest_update(o->digest, buffer, n);
         }
     }
+    (void)pf_close(fd, NULL);
+    pf_free(buffer);
+    return err;
+}
+
+/* Hash the beginning of a file; PF_EFORMAT if it is not what it was. */
+static int hash_prefix(const struct ckpt_output *o, const struct ckpt_prefix *prefix)
+{
+    char hex[PF_DIGEST_HEX_BYTES];
+    int err = ckpt_output_hash(o, prefix->bytes);
+
     const struct pf_digest digest = pf_digest_result(o->digest);
     if (!err && strcmp(pf_digest_hex(&digest, hex), prefix->digest) != 0) {
         err = pf_fail(PF_EFORMAT, "'%s' was changed: its first %llu bytes have another digest",
                       o->path, (unsigned long long)prefix->bytes);
     }
-    (void)pf_close(fd, NULL);
-    pf_free(buffer);
     return err;
 }
 
@@ -84,13 +91,15 @@ static int output_begin(const struct ckpt_job *job, struct ckpt_output *o)
     o->path = pf_path_join(job->dir, name);
     PF_TRY(o->path ? 0 : PF_ENOMEM);
     PF_TRY(pf_digest_new(&o->digest));
-    if (prefixes && prefixes[o->file].bytes > 0 && prefixes[o->file].bytes < o->image.bytes) {
+    if (prefixes && !o->image.coded && prefixes[o->file].bytes > 0 &&
+        prefixes[o->file].bytes < o->image.bytes) {
         PF_TRY(output_continue(o, &prefixes[o->file]));
     }
     if (o->fd < 0) {
         PF_TRY(ckpt_direct_open(o->path, O_WRONLY | O_CREAT | O_EXCL, &o->direct, &o->fd));
     }
-    o->next_mark = o->taken + CKPT_PREFIX_BYTES;
+    o->next_mark = o->image.coded ? UINT64_MAX : o->taken + CKPT_PREFIX_BYTES;
+    o->end = o->image.head_bytes;
     return 0;
 }
 
@@ -104,8 +113,9 @@ int ckpt_output_open(struct ckpt_job *job, const struct ckpt_part *parts, size_t
     if (!o) {
         return PF_ENOMEM;
     }
-    *o = (struct ckpt_output){.file = ckpt_part_file(target, parts), .fd = -1, .direct = direct};
+    *o = (struct ckpt_output){.file = ckpt_part_file(target, parts), .fd = -1};
     PF_TRY_GOTO(ckpt_image_make(target, o->file, parts, n, &o->image), out);
+    o->direct = direct && !o->image.coded;
     job->counts.n_files++;
     job->counts.n_pieces += (int64_t)n;
     if (!job->dry) {
@@ -130,6 +140,7 @@ int ckpt_output_finish(struct ckpt_job *job, struct ckpt_output *o)
         return pf_fail_errno(PF_EIO, "cannot make '%s' %llu bytes long", o->path,
                              (unsigned long long)o->image.bytes);
     }
+    PF_TRY(o->image.coded ? ckpt_coded_finish(o, job->plan->ckpt) : 0);
     PF_TRY(pf_fsync(o->fd, o->path));
     const int fd = o->fd;
     o->fd = -1;

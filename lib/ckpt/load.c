@@ -2,7 +2,9 @@
 /*
  * Loading: live state as a writer. First proofs, on all ranks; then bytes.
  *
- * Every file has one rank that reads it, forwards and once, in chunks. All ranks know from each other's
+ * Every file has one rank that reads it, forwards and once, in chunks. The walk through a file is over
+ * its bytes, or, where pieces in it are compressed, over the bytes of all their elements, one piece after
+ * the other. All ranks know from each other's
  * descriptions which chunk whom concerns, so they walk through the same rounds: in a round each reader
  * reads a chunk, then one reader's after the other's goes to the ranks that want anything of it, and
  * each takes out what it wants. Nobody holds more than the chunk it has read and one that it was sent.
@@ -31,12 +33,18 @@ struct group {
 struct ref {
     const struct pf_ckpt_tensor *tensor;
     const struct pf_ckpt_piece *piece;
-    uint64_t bytes;
+    uint64_t bytes, at; /* of its elements; where they begin in the walk through the file */
     size_t first_group, n_groups; /* of its tensor */
     bool wanted;
 };
 
-/* A part of a file; file -1: none. */
+/* The way through a file. */
+struct walk {
+    uint64_t length;
+    bool coded; /* over elements, not over the file's bytes */
+};
+
+/* A part of a walk; file -1: none. */
 struct chunk {
     int file;
     uint64_t lo, hi;
@@ -55,12 +63,15 @@ struct loader {
     size_t n_refs;
     size_t *first_ref;    /* by file, one more than there are files */
     int *reader;          /* by file */
+    struct walk *walks;   /* by file */
     struct chunk *next;   /* by rank: the chunk of this round, then where to go on */
     bool *concerned;      /* by rank */
     uint8_t *mine, *sent; /* chunks */
     int fd;
     char *path;
     struct pf_digest_state *digest;
+    uint64_t hashed; /* bytes of the file */
+    struct ckpt_frames frames;
     int err; /* of reading: told at the end, as the others cannot know */
 };
 
@@ -158,9 +169,10 @@ static void add_refs(struct loader *l)
         for (int64_t p = 0; p < tensor->n_pieces; p++) {
             const struct pf_ckpt_piece *piece = &tensor->pieces[p];
             struct ref *ref = &l->refs[l->n_refs++];
-            *ref = (struct ref){tensor, piece, 0, g, end - g, false};
-            ref->bytes =
-                (uint64_t)(piece->range_hi - piece->range_lo) * pf_dtype_bytes(tensor->dtype);
+            *ref = (struct ref){.tensor = tensor, .piece = piece};
+            ref->bytes = ckpt_piece_bytes(tensor, piece);
+            ref->first_group = g;
+            ref->n_groups = end - g;
             ref->wanted = is_wanted(l, ref);
         }
         g = end;
@@ -178,6 +190,31 @@ static int compare_refs(const void *a, const void *b)
         return x->piece->offset < y->piece->offset ? -1 : 1;
     }
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+static bool is_coded(const struct loader *l, int64_t file)
+{
+    for (size_t i = l->first_ref[file]; i < l->first_ref[file + 1]; i++) {
+        if (l->refs[i].piece->codec != PF_CKPT_PLAIN) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Where everything is in the walks. */
+static void lay_out(struct loader *l)
+{
+    for (int64_t f = 0; f < l->ckpt->n_files; f++) {
+        const bool coded = is_coded(l, f);
+        uint64_t at = 0;
+        for (size_t i = l->first_ref[f]; i < l->first_ref[f + 1]; i++) {
+            l->refs[i].at = coded ? at : l->refs[i].piece->offset;
+            at += l->refs[i].bytes;
+        }
+        l->walks[f].coded = coded;
+        l->walks[f].length = coded ? at : l->ckpt->files[f].bytes;
+    }
 }
 
 static int make_refs(struct loader *l)
@@ -202,6 +239,7 @@ static int make_refs(struct loader *l)
         }
         l->first_ref[f] = at;
     }
+    lay_out(l);
     return 0;
 }
 
@@ -280,7 +318,7 @@ static size_t ref_after(const struct loader *l, int file, uint64_t offset)
 
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
-        if (l->refs[mid].piece->offset + l->refs[mid].bytes <= offset) {
+        if (l->refs[mid].at + l->refs[mid].bytes <= offset) {
             lo = mid + 1;
         } else {
             hi = mid;
@@ -294,10 +332,10 @@ static uint64_t whole_elements(const struct loader *l, int file, uint64_t hi)
 {
     const size_t i = ref_after(l, file, hi);
 
-    if (i == l->first_ref[file + 1] || l->refs[i].piece->offset >= hi) {
+    if (i == l->first_ref[file + 1] || l->refs[i].at >= hi) {
         return hi;
     }
-    return hi - (hi - l->refs[i].piece->offset) % pf_dtype_bytes(l->refs[i].tensor->dtype);
+    return hi - (hi - l->refs[i].at) % pf_dtype_bytes(l->refs[i].tensor->dtype);
 }
 
 /* The part of a file, from an offset on, that comes next: all of it where its digest is to be checked,
@@ -308,7 +346,7 @@ static bool chunk_of(const struct loader *l, int file, uint64_t from, struct chu
     uint64_t lo = from, hi = 0;
 
     if (checks_file(l, file)) {
-        hi = l->ckpt->files[file].bytes;
+        hi = l->walks[file].length;
         hi = hi - lo > CHUNK_BYTES ? lo + CHUNK_BYTES : hi;
     } else {
         size_t i = ref_after(l, file, from);
@@ -318,9 +356,9 @@ static bool chunk_of(const struct loader *l, int file, uint64_t from, struct chu
         if (i == end) {
             return false;
         }
-        lo = l->refs[i].piece->offset > from ? l->refs[i].piece->offset : from;
-        for (; i < end && l->refs[i].piece->offset < lo + CHUNK_BYTES; i++) {
-            const uint64_t stop = l->refs[i].piece->offset + l->refs[i].bytes;
+        lo = l->refs[i].at > from ? l->refs[i].at : from;
+        for (; i < end && l->refs[i].at < lo + CHUNK_BYTES; i++) {
+            const uint64_t stop = l->refs[i].at + l->refs[i].bytes;
             hi = l->refs[i].wanted ? (stop < lo + CHUNK_BYTES ? stop : lo + CHUNK_BYTES) : hi;
         }
     }
@@ -368,6 +406,7 @@ static int open_file(struct loader *l, const struct chunk *c)
         return PF_ENOMEM;
     }
     pf_digest_reset(l->digest);
+    l->hashed = 0;
     PF_TRY(pf_open(l->path, O_RDONLY, &l->fd));
     (void)posix_fadvise(l->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     return 0;
@@ -385,19 +424,83 @@ static int check_digest(const struct loader *l, int file)
     return 0;
 }
 
+/* Hash what has not been, up to an offset. */
+static int hash_up_to(struct loader *l, uint64_t offset)
+{
+    while (l->hashed < offset) {
+        uint8_t part[16384];
+        const uint64_t left = offset - l->hashed;
+        const size_t n = left < sizeof part ? (size_t)left : sizeof part;
+        PF_TRY(pf_pread_full(l->fd, part, n, l->hashed, l->path));
+        pf_digest_update(l->digest, part, n);
+        l->hashed += n;
+    }
+    return 0;
+}
+
+/* Bytes of the file, hashed on the way with those before them, unless they are out of turn. */
+static int read_bytes(void *context, void *dst, size_t n, uint64_t offset, bool ahead)
+{
+    struct loader *const l = context;
+    const bool hash = !ahead && checks_file(l, l->next[l->rank].file);
+
+    PF_TRY(hash ? hash_up_to(l, offset) : 0);
+    PF_TRY(pf_pread_full(l->fd, dst, n, offset, l->path));
+    if (hash) {
+        pf_digest_update(l->digest, dst, n);
+        l->hashed = offset + n;
+    }
+    return 0;
+}
+
+/* Bytes lo..hi of a piece's elements. */
+static int read_piece(struct loader *l, const struct ref *ref, uint64_t lo, uint64_t hi,
+                      uint8_t *dst)
+{
+    if (ref->piece->codec == PF_CKPT_PLAIN) {
+        return read_bytes(l, dst, (size_t)(hi - lo), ref->piece->offset + lo, false);
+    }
+    while (lo < hi) {
+        const size_t in = (size_t)(lo % PF_PLANES_BLOCK_BYTES);
+        const uint8_t *block;
+        size_t n;
+        PF_TRY(ckpt_frames_block(&l->frames, l->ckpt, ref->tensor, ref->piece,
+                                 (size_t)(lo / PF_PLANES_BLOCK_BYTES), read_bytes, l, &block, &n));
+        n = n - in < hi - lo ? n - in : (size_t)(hi - lo);
+        memcpy(dst, block + in, n);
+        dst += n;
+        lo += n;
+    }
+    return 0;
+}
+
+static int read_pieces(struct loader *l, const struct chunk *c)
+{
+    for (size_t i = ref_after(l, c->file, c->lo);
+         i < l->first_ref[c->file + 1] && l->refs[i].at < c->hi; i++) {
+        const struct ref *ref = &l->refs[i];
+        const uint64_t lo = ref->at > c->lo ? ref->at : c->lo;
+        const uint64_t hi = ref->at + ref->bytes < c->hi ? ref->at + ref->bytes : c->hi;
+        PF_TRY(read_piece(l, ref, lo - ref->at, hi - ref->at, l->mine + (lo - c->lo)));
+    }
+    return 0;
+}
+
 static int read_chunk(struct loader *l, const struct chunk *c, bool first)
 {
-    const size_t n = (size_t)(c->hi - c->lo);
-
     if (first) {
         PF_TRY(open_file(l, c));
     }
-    PF_TRY(pf_pread_full(l->fd, l->mine, n, c->lo, l->path));
-    /* While the chunk is on its way to the others, the next one may come from the disk. */
-    (void)posix_fadvise(l->fd, (off_t)c->hi, (off_t)CHUNK_BYTES, POSIX_FADV_WILLNEED);
-    if (checks_file(l, c->file)) {
-        pf_digest_update(l->digest, l->mine, n);
-        return c->hi == l->ckpt->files[c->file].bytes ? check_digest(l, c->file) : 0;
+    if (l->walks[c->file].coded) {
+        PF_TRY(read_pieces(l, c));
+    } else {
+        PF_TRY(read_bytes(l, l->mine, (size_t)(c->hi - c->lo), c->lo, false));
+        /* While the chunk is on its way to the others, the next one may come from the disk. */
+        (void)posix_fadvise(l->fd, (off_t)c->hi, (off_t)CHUNK_BYTES, POSIX_FADV_WILLNEED);
+    }
+    if (checks_file(l, c->file) && c->hi == l->walks[c->file].length) {
+        PF_TRY(hash_up_to(l, l->ckpt->files[c->file].bytes));
+        return check_digest(l, c->file);
     }
     return 0;
 }
@@ -429,7 +532,7 @@ static int take_chunk(struct loader *l, const struct chunk *c, const uint8_t *by
 {
     for (size_t i = ref_after(l, c->file, c->lo); i < l->first_ref[c->file + 1]; i++) {
         const struct ref *ref = &l->refs[i];
-        const uint64_t at = ref->piece->offset, size = pf_dtype_bytes(ref->tensor->dtype);
+        const uint64_t at = ref->at, size = pf_dtype_bytes(ref->tensor->dtype);
         const uint64_t lo = at > c->lo ? at : c->lo;
         const uint64_t hi = at + ref->bytes < c->hi ? at + ref->bytes : c->hi;
         if (at >= c->hi) {
@@ -478,7 +581,7 @@ static int give_out(struct loader *l, int reader)
 
     memset(l->concerned, 0, (size_t)l->size * sizeof *l->concerned);
     for (size_t i = ref_after(l, c->file, c->lo);
-         i < l->first_ref[c->file + 1] && l->refs[i].piece->offset < c->hi; i++) {
+         i < l->first_ref[c->file + 1] && l->refs[i].at < c->hi; i++) {
         mark_concerned(l, &l->refs[i]);
     }
     PF_TRY(send_chunk(l, reader, c, bytes));
@@ -521,12 +624,13 @@ static int allocate(struct loader *l)
     const size_t size = (size_t)l->size;
 
     l->reader = pf_calloc_array((size_t)l->ckpt->n_files, sizeof *l->reader);
+    l->walks = pf_calloc_array((size_t)l->ckpt->n_files, sizeof *l->walks);
     l->next = pf_calloc_array(size, sizeof *l->next);
     l->concerned = pf_calloc_array(size, sizeof *l->concerned);
     l->mine = pf_alloc((size_t)CHUNK_BYTES);
     l->sent = pf_alloc(l->size > 1 ? (size_t)CHUNK_BYTES : 1);
     PF_TRY(pf_digest_new(&l->digest));
-    return l->reader && l->next && l->concerned && l->mine && l->sent ? 0 : PF_ENOMEM;
+    return l->reader && l->walks && l->next && l->concerned && l->mine && l->sent ? 0 : PF_ENOMEM;
 }
 
 static int make_plan(struct loader *l)
@@ -545,6 +649,8 @@ static void release(struct loader *l)
     pf_free(l->refs);
     pf_free(l->first_ref);
     pf_free(l->reader);
+    pf_free(l->walks);
+    ckpt_frames_release(&l->frames);
     pf_free(l->next);
     pf_free(l->concerned);
     pf_free(l->mine);

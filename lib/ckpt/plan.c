@@ -202,7 +202,10 @@ static int add_pieces(struct ckpt_plan *plan, const struct candidates *c, int fi
         const struct ckpt_item *item = &one->items[0];
         struct pf_ckpt_tensor *tensor = &plan->ckpt->tensors[one->tensor];
         const int file = file_of[(is_optimizer(tensor->role) ? 0 : size) + one->writer];
-        const struct pf_ckpt_piece piece = {*item->box, item->range_lo, item->range_hi, file, 0};
+        const struct pf_ckpt_piece piece = {.box = *item->box,
+                                            .range_lo = item->range_lo,
+                                            .range_hi = item->range_hi,
+                                            .file = file};
         PF_TRY(ckpt_add_piece(tensor, &piece));
         if (one->writer >= first_rank && one->writer < end_rank) {
             PF_TRY(add_part(plan, one, tensor->n_pieces - 1));
@@ -259,6 +262,16 @@ int ckpt_plan_make(struct pf_comm *comm, const struct pf_ckpt_live *live, int64_
     }
     ckpt_items_release(&items);
     return err;
+}
+
+void ckpt_plan_compress(struct ckpt_plan *plan)
+{
+    for (int64_t t = 0; t < plan->ckpt->n_tensors; t++) {
+        struct pf_ckpt_tensor *const tensor = &plan->ckpt->tensors[t];
+        for (int64_t p = 0; p < tensor->n_pieces; p++) {
+            tensor->pieces[p].codec = PF_CKPT_ZSTD;
+        }
+    }
 }
 
 void ckpt_plan_release(struct ckpt_plan *plan)

@@ -75,6 +75,9 @@ int ckpt_plan_make(struct pf_comm *comm, const struct pf_ckpt_live *live, int64_
  * failure. */
 int ckpt_plan_of_items(const struct ckpt_items *items, int first_rank, int end_rank, int size,
                        const char *where, struct ckpt_plan *plan_out);
+
+/* All pieces will be compressed. */
+void ckpt_plan_compress(struct ckpt_plan *plan);
 void ckpt_plan_release(struct ckpt_plan *plan);
 
 /* Rank, size and agreement where comm may be NULL. */

@@ -9,6 +9,7 @@
 #include "ckpt_internal.h"
 
 #include <pf/mem.h>
+#include <pf/planes.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -213,12 +214,36 @@ static int check_want(const struct pf_ckpt_tensor *tensor, const struct ckpt_wan
     return 0;
 }
 
+bool ckpt_tensor_is_coded(const struct pf_ckpt_tensor *tensor)
+{
+    for (int64_t i = 0; i < tensor->n_pieces; i++) {
+        if (tensor->pieces[i].codec != PF_CKPT_PLAIN) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ckpt_is_coded(const struct pf_ckpt *ckpt)
+{
+    for (int64_t i = 0; i < ckpt->n_tensors; i++) {
+        if (ckpt_tensor_is_coded(&ckpt->tensors[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int ckpt_prove(const struct pf_ckpt *ckpt, const struct pf_ckpt_tensor *tensor,
                const struct ckpt_want *want)
 {
     struct ckpt_atom atoms[CKPT_MAX_ATOMS];
 
     PF_TRY(check_want(tensor, want));
+    if (!pf_planes_is_built() && ckpt_tensor_is_coded(tensor)) {
+        return pf_fail(PF_ENOTSUP, "'%s' in '%s' is compressed, and this build has no zstd",
+                       tensor->name, ckpt->dir);
+    }
     const int n = ckpt_atoms(&want->box, want->range_lo, want->range_hi, atoms);
     for (int i = 0; i < n; i++) {
         PF_TRY(check_cover(NULL, tensor, PF_EFORMAT, ckpt->dir, &atoms[i].box, false));

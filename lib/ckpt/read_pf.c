@@ -4,7 +4,7 @@
  * decides whether a directory is a checkpoint. Second half: the headers of the files, against which
  * every piece is checked and from which it gets its offset. Source: pf-checkpoint(5).
  */
-#include "ckpt_internal.h"
+#include "frames_internal.h"
 
 #include <pf/digest.h>
 #include <pf/file.h>
@@ -148,15 +148,27 @@ static int add_entry_name(struct manifest *m, const char *entry)
     return 0;
 }
 
+static int read_codec(const struct pf_json *node, enum pf_ckpt_codec *codec_out)
+{
+    const char *codec;
+
+    PF_TRY(pf_json_string(node, "codec", NULL, &codec));
+    if (codec && strcmp(codec, "zstd") != 0) {
+        return pf_json_fail(node, "has the unknown codec '%s'", codec);
+    }
+    *codec_out = codec ? PF_CKPT_ZSTD : PF_CKPT_PLAIN;
+    return 0;
+}
+
 static int read_piece(struct manifest *m, struct pf_ckpt_tensor *tensor, const struct pf_json *node)
 {
-    const char *const known[] = {"box", "range", "file", "tensor"};
+    const char *const known[] = {"box", "range", "file", "tensor", "codec"};
     const struct pf_json *box, *range;
     struct pf_ckpt_piece piece = {.offset = 0};
     const char *entry;
 
     PF_TRY(pf_json_expect(node, PF_JSON_OBJECT));
-    PF_TRY(pf_json_refuse_unknown(node, known, 4));
+    PF_TRY(pf_json_refuse_unknown(node, known, 5));
     PF_TRY(pf_json_need(node, "box", &box));
     PF_TRY(read_box(box, tensor, &piece.box));
     piece.range_hi = pf_box_count(&piece.box);
@@ -174,6 +186,7 @@ static int read_piece(struct manifest *m, struct pf_ckpt_tensor *tensor, const s
     }
     PF_TRY(find_file(m->ckpt, node, &piece.file));
     PF_TRY(pf_json_need_string(node, "tensor", &entry));
+    PF_TRY(read_codec(node, &piece.codec));
     PF_TRY(add_entry_name(m, entry));
     PF_TRY(ckpt_add_piece(tensor, &piece));
     return 0;
@@ -198,6 +211,19 @@ static int read_shape(const struct pf_json *node, int *n_dims_out,
     }
     *n_dims_out = (int)n;
     return 0;
+}
+
+/* Do the bytes of all elements have a number? Those narrower than a byte are not read. */
+static bool has_bytes(enum pf_dtype dtype, int n_dims, const int64_t *shape)
+{
+    struct pf_box box = {.n_dims = n_dims};
+    size_t bytes;
+
+    for (int d = 0; d < n_dims; d++) {
+        box.hi[d] = shape[d];
+    }
+    return pf_dtype_bytes(dtype) == 0 ||
+           pf_dtype_array_bytes(dtype, pf_box_count(&box), &bytes) == 0;
 }
 
 static int read_tensor(struct manifest *m, const struct pf_json *node)
@@ -226,6 +252,9 @@ static int read_tensor(struct manifest *m, const struct pf_json *node)
     PF_TRY(read_shape(shape_node, &n_dims, shape));
     PF_TRY(pf_json_need(node, "pieces", &pieces));
     PF_TRY(pf_json_expect(pieces, PF_JSON_ARRAY));
+    if (!has_bytes(dtype, n_dims, shape)) {
+        return pf_json_fail(shape_node, "is no shape");
+    }
     PF_TRY(ckpt_add_tensor(m->ckpt, name, role, dtype, n_dims, shape, &tensor));
     for (size_t i = 0; i < pf_json_n(pieces); i++) {
         PF_TRY(read_piece(m, tensor, pf_json_child(pieces, i)));
@@ -451,12 +480,19 @@ static int sort_refs(const struct manifest *m, struct ref **refs_out)
     return 0;
 }
 
-/* Does the entry have the piece's dtype and shape: the box's extents, or the range's length? */
+/* Does the entry have the piece's dtype and shape: the box's extents, or the range's length? A compressed
+ * one is of bytes, as many as the blocks can take. */
 static bool fits(const struct ref *ref, const struct pf_st_tensor *t)
 {
     const struct pf_ckpt_piece *p = ref->piece;
     const struct pf_box *box = &p->box;
 
+    if (p->codec != PF_CKPT_PLAIN) {
+        const uint64_t bytes = ckpt_piece_bytes(ref->tensor, p);
+        return t->dtype == PF_DTYPE_U8 && t->n_dims == 1 && bytes > 0 &&
+               t->shape[0] >= ckpt_stored_least(ref->tensor->dtype, bytes) &&
+               t->shape[0] <= ckpt_stored_bound(ref->tensor->dtype, bytes);
+    }
     if (t->dtype != ref->tensor->dtype) {
         return false;
     }
@@ -484,6 +520,7 @@ static int resolve_ref(struct ckpt_report *report, const struct pf_st *st, const
                           ref->entry, pf_st_path(st), ref->tensor->name);
     }
     ref->piece->offset = pf_st_data_offset(st) + t->begin;
+    ref->piece->stored_bytes = ref->piece->codec != PF_CKPT_PLAIN ? t->end - t->begin : 0;
     return 0;
 }
 

@@ -17,6 +17,7 @@
 #define BASE_BYTES ((size_t)12 << 20)
 #define WINDOW_MIN ((size_t)256 << 10)
 #define WINDOW_MAX ((size_t)8 << 20)
+#define CODED_WINDOW_MIN (PF_PLANES_BLOCK_BYTES + ((size_t)64 << 10))
 #define HASH_BYTES ((size_t)1 << 20)
 
 struct resharder {
@@ -128,6 +129,9 @@ static int make_plan(struct resharder *r)
     PF_TRY(reshard_want(r->src, r->job, &r->wanted));
     PF_TRY(ckpt_plan_of_items(&r->wanted.items, 0, n_ranks, n_ranks, r->job->dst, &r->plan));
     PF_ASSERT(r->plan.ckpt->n_tensors == (int64_t)r->wanted.n);
+    if (r->job->codec != PF_CKPT_PLAIN) {
+        ckpt_plan_compress(&r->plan);
+    }
     r->report.n_tensors = r->plan.ckpt->n_tensors;
     r->report.n_kept_fp32 = r->wanted.n_kept_fp32;
     for (int64_t t = 0; t < r->plan.ckpt->n_tensors; t++) {
@@ -163,10 +167,16 @@ static uint64_t peak_memory(void)
     return (uint64_t)kib << 10;
 }
 
-/* Windows and threads that fit into what the plan leaves of the budget. */
+/* Windows and threads that fit into what the plan leaves of the budget. A thread has a window and a
+ * buffer for reads; what is compressed takes a window more, of a block at least, and either side's codec
+ * its own. */
 static int divide_memory(struct resharder *r, struct ckpt_job *copy)
 {
-    const size_t used = pf_mem_peak_bytes() + BASE_BYTES, least = 2 * WINDOW_MIN;
+    const bool coded = r->job->codec != PF_CKPT_PLAIN;
+    const size_t window_min = coded ? CODED_WINDOW_MIN : WINDOW_MIN, parts = coded ? 3 : 2;
+    const size_t codecs =
+        (coded ? ckpt_frames_bytes() : 0) + (ckpt_is_coded(r->src) ? ckpt_frames_bytes() : 0);
+    const size_t used = pf_mem_peak_bytes() + BASE_BYTES, least = parts * window_min + codecs;
     const size_t left = r->job->max_memory > used ? r->job->max_memory - used : 0;
     size_t threads = (size_t)r->job->threads;
 
@@ -175,7 +185,7 @@ static int divide_memory(struct resharder *r, struct ckpt_job *copy)
                        used >> 20, ((used + least) >> 20) + 1);
     }
     threads = threads * least > left ? left / least : threads;
-    size_t window = left / threads / 2;
+    size_t window = (left / threads - codecs) / parts;
     window = window > WINDOW_MAX ? WINDOW_MAX : window;
     copy->threads = (int)threads;
     copy->window_bytes = window / CKPT_WINDOW_ALIGN * CKPT_WINDOW_ALIGN;
@@ -342,7 +352,7 @@ static int copy_files(struct resharder *r, struct ckpt_job *copy)
     copy->moved = copy->dry ? NULL : moved;
     copy->prefixes = r->prefixes;
     copy->done = finished;
-    copy->begun = copy->dry ? NULL : begun;
+    copy->begun = copy->dry || r->job->codec != PF_CKPT_PLAIN ? NULL : begun;
     copy->context = r;
     begin_phase(r, PF_RESHARD_COPY, ckpt_job_bytes(&r->plan));
     const int err = ckpt_job_run(copy);
@@ -475,6 +485,9 @@ static int write_all(struct resharder *r, struct ckpt_job *copy)
 
 static int plan_all(struct resharder *r, struct ckpt_job *copy)
 {
+    if (r->job->codec != PF_CKPT_PLAIN && !pf_planes_is_built()) {
+        return pf_fail(PF_ENOTSUP, "this build has no zstd, so it writes nothing compressed");
+    }
     PF_TRY(make_plan(r));
     PF_TRY(reshard_staging_init(&r->staging, r->src, r->stamps, &r->plan, r->job));
     return divide_memory(r, copy);

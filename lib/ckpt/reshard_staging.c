@@ -118,6 +118,7 @@ static void add_target(struct pf_digest_state *state, const struct pf_ckpt *ckpt
             }
             add_i64(state, piece->range_lo);
             add_i64(state, piece->range_hi);
+            add_i64(state, (int64_t)piece->codec);
             add_text(state, ckpt->files[piece->file].name);
         }
     }

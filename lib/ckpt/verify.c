@@ -134,6 +134,28 @@ static int verify_step(const struct pf_ckpt *ckpt, struct ckpt_report *report)
                       (long long)ckpt->step);
 }
 
+/* Compressed pieces ----------------------------------------------------------------------------- */
+
+static int drop(void *context, const void *data, size_t bytes)
+{
+    (void)context, (void)data, (void)bytes;
+    return 0;
+}
+
+/* The digests are right: then these are the bytes that were written, but were they well written? */
+static int verify_frames(const struct pf_ckpt *ckpt, struct verification *v)
+{
+    int err = 0;
+
+    for (int64_t i = 0; !err && i < ckpt->n_tensors; i++) {
+        err = ckpt_tensor_is_coded(&ckpt->tensors[i])
+                  ? ckpt_each_slice(ckpt, &ckpt->tensors[i], drop, NULL)
+                  : 0;
+        err = err ? ckpt_fault_from(&v->report, err, "frame") : 0;
+    }
+    return err;
+}
+
 /* Weights against masters ---------------------------------------------------------------------- */
 
 /* A weight and its master as the weight's dtype, a part of each. */
@@ -248,6 +270,9 @@ static int verify_pf(const char *dir, struct verification *v)
     if (!err && ckpt->step >= 0) { /* else there is no manifest to compare with */
         err = note_extra(ckpt, &v->report);
         err = err ? err : verify_step(ckpt, &v->report);
+    }
+    if (!err && n_faults(v) == n_before) {
+        err = verify_frames(ckpt, v);
     }
     if (!err && n_faults(v) == n_before) {
         err = verify_masters(ckpt, v);

@@ -40,6 +40,9 @@ static int put_piece(struct pf_json_out *j, const struct pf_ckpt *ckpt,
                                     piece->range_lo, piece->range_hi);
     pf_json_out_member_string(j, "tensor", name.text);
     pf_str_release(&name);
+    if (piece->codec != PF_CKPT_PLAIN) {
+        pf_json_out_member_string(j, "codec", "zstd");
+    }
     pf_json_out_object_end(j);
     return err;
 }

@@ -21,6 +21,8 @@
 /* Of a file that are written and hashed at a time. */
 #define WINDOW_BYTES ((size_t)8 << 20)
 #define MOST_THREADS 4
+/* So much takes a while to compress. */
+#define CODED_LEAST ((uint64_t)32 << 20)
 
 /* The save ----------------------------------------------------------------------------------------
  */
@@ -117,11 +119,12 @@ static int prepare(struct saver *s)
 /* Threads, where there is much to write, so that some hash while others wait for the disk. */
 static int write_my_files(struct saver *s)
 {
+    const bool coded = s->save->codec != PF_CKPT_PLAIN;
+    const uint64_t least = coded ? CODED_LEAST : CKPT_DIRECT_LEAST;
     struct ckpt_job job = {.plan = &s->plan,
                            .dir = s->staging,
                            .live = s->live,
-                           .threads =
-                               ckpt_job_bytes(&s->plan) < CKPT_DIRECT_LEAST ? 1 : MOST_THREADS,
+                           .threads = ckpt_job_bytes(&s->plan) < least ? 1 : MOST_THREADS,
                            .window_bytes = WINDOW_BYTES};
 
     PF_TRY(ckpt_plan_by_file(&s->plan));
@@ -324,12 +327,23 @@ static int prune(const struct saver *s)
     return err;
 }
 
+static int check_codec(const struct saver *s)
+{
+    return s->save->codec == PF_CKPT_PLAIN || pf_planes_is_built()
+               ? 0
+               : pf_fail(PF_ENOTSUP, "this build has no zstd, so it saves nothing compressed");
+}
+
 static int run(struct saver *s)
 {
     const bool first = ckpt_comm_rank(s->comm) == 0;
 
     PF_TRY(ckpt_agree(s->comm, name_paths(s)));
+    PF_TRY(ckpt_agree(s->comm, check_codec(s)));
     PF_TRY(ckpt_plan_make(s->comm, s->live, s->n_live, &s->plan));
+    if (s->save->codec != PF_CKPT_PLAIN) {
+        ckpt_plan_compress(&s->plan);
+    }
     PF_TRY(ckpt_agree(s->comm, first ? prepare(s) : 0));
     PF_TRY(ckpt_agree(s->comm, write_my_files(s)));
     PF_TRY(share_files(s));

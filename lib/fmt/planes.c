@@ -276,8 +276,7 @@ static bool find_planes(struct pf_planes *p, const uint8_t *src, size_t n_src, s
             return false;
         }
         planes_out[k] = bytes == n ? src + at : p->scratch + k * n;
-        if (bytes < n &&
-            !zstd_frame_decode(p->frames, src + at, bytes, p->scratch + k * n, n)) {
+        if (bytes < n && !zstd_frame_decode(p->frames, src + at, bytes, p->scratch + k * n, n)) {
             return false;
         }
         at += bytes;

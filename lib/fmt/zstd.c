@@ -97,8 +97,7 @@ bool zstd_frame_decode(struct zstd_frames *frames, const void *src, size_t n_src
                        size_t n)
 {
     frames->decoder = frames->decoder ? frames->decoder : ZSTD_createDCtx();
-    return frames->decoder &&
-           ZSTD_findFrameCompressedSize(src, n_src) == n_src &&
+    return frames->decoder && ZSTD_findFrameCompressedSize(src, n_src) == n_src &&
            ZSTD_decompressDCtx(frames->decoder, dst, n, src, n_src) == n;
 }
 

@@ -4,7 +4,7 @@
  *
  * A checkpoint is a set of logical tensors: (name, role), dtype, global shape, and pieces. A piece
  * is a box of the tensor, optionally only a range of the box's elements in row-major order (a
- * sharding slice), stored contiguously in a file at an offset. Names are Hugging Face names;
+ * sharding slice), stored contiguously in a file at an offset, perhaps compressed. Names are Hugging Face names;
  * padding is never stored. A reader turns a directory or file into this; a writer takes it from
  * live state. Between them stands the copy: boxes are intersected, and every wanted element is
  * proved to be covered exactly once before the first byte moves.
@@ -38,11 +38,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* How the elements of a piece are stored. */
+enum pf_ckpt_codec {
+    PF_CKPT_PLAIN, /* as they are */
+    PF_CKPT_ZSTD,  /* in blocks of byte planes, compressed (pf/planes.h) */
+};
+
 struct pf_ckpt_piece {
     struct pf_box box;
     int64_t range_lo, range_hi; /* elements of the box, row-major; whole box: 0, pf_box_count */
     int file;                   /* index into files */
-    uint64_t offset;            /* absolute, of the first stored element */
+    uint64_t offset;            /* absolute, of the first stored byte */
+    enum pf_ckpt_codec codec;
+    uint64_t stored_bytes; /* of a piece that is not plain; else 0 */
 };
 
 struct pf_ckpt_tensor {
@@ -136,6 +144,7 @@ struct pf_ckpt_fault {
  *   digest           a file's bytes are not those that were written
  *   header           a file is not valid safetensors
  *   piece            a piece has no entry in its file, or one of another dtype or shape
+ *   frame            a compressed piece does not decode, though its file is as it was written
  *   extra-entry      an entry of a file that no piece names, or that two name
  *   hole, overlap, outside   the pieces of a tensor do not tile it
  *   duplicate        a tensor listed or stored twice (in two shards: with equal bytes)
@@ -195,6 +204,7 @@ struct pf_ckpt_save {
     const char *run_json;    /* resolved options, one JSON object */
     const char *state_json;  /* trainer state, one JSON object */
     const char *mesh_json;   /* {"dp":2,...}; any of the four may be NULL, which is written as {} */
+    enum pf_ckpt_codec codec; /* how pieces are stored */
     bool replace;    /* a complete checkpoint of this step is replaced: for a run that went back */
     int total_limit; /* keep at most so many checkpoints; <= 0: all. The one just written and
                         the newest whole one before a failure are never removed */
@@ -225,7 +235,8 @@ struct pf_ckpt_saved {
  * Errors: PF_EREFUSED (without replace a complete checkpoint of this step is there; a file or link
  * has its name), PF_EIO also where the filesystem cannot exchange two directories (renameat2),
  * PF_EINVAL (pieces leave a hole, overlap, or lie outside; JSON that is no object), PF_EDISAGREE
- * (ranks give one tensor different shapes or dtypes), PF_EIO, PF_ENOMEM.
+ * (ranks give one tensor different shapes or dtypes), PF_ENOTSUP (a codec that is not in this build),
+ * PF_EIO, PF_ENOMEM.
  */
 int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
                  const struct pf_ckpt_live *live, int64_t n_live, struct pf_ckpt_saved *saved_out);

@@ -23,6 +23,7 @@
 #ifndef PF_CONFIG_H
 #define PF_CONFIG_H
 
+#include <pf/ckpt.h>
 #include <pf/dtype.h>
 #include <pf/mesh.h>
 #include <pf/model.h>
@@ -65,6 +66,7 @@ struct pf_config {
     int64_t eval_steps, eval_iters; /* -1: never; -1: everything */
     bool eval_only;
     int64_t logging_steps, save_steps, save_total_limit, save_hf_steps;
+    enum pf_ckpt_codec save_compress; /* PLAIN is "none" */
     uint64_t seed;
     /* optimizer */
     double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;

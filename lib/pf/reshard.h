@@ -13,7 +13,8 @@
  * Everything is planned before the first byte moves: which tensors, which pieces, in which file, from
  * where. The pieces of the target are proved to tile every tensor, those of the source were when it
  * was opened. Then files are written window by window (lib/ckpt/job_internal.h), each by one process,
- * its digest taken on the way; ranks of a communicator share the files.
+ * its digest taken on the way; ranks of a communicator share the files. A file that is compressed is made
+ * again from its start when a run is resumed; others go on where they were.
  *
  * It is all written in a staging directory beside dst, ".staging-NAME". There every process keeps a
  * journal of the files that are whole and synced, with their digests. When the last one is, the
@@ -45,8 +46,9 @@ struct pf_reshard {
     /* F32, BF16, F16: floating weights become this; PF_DTYPE_COUNT: keep. A master is what weights are
      * then made from, and where weights of F32 become narrower, it is kept as one. */
     enum pf_dtype dtype;
-    size_t max_memory; /* bytes of a process */
-    int threads;       /* of a process, at least 1 */
+    enum pf_ckpt_codec codec; /* how the pieces of the result are stored */
+    size_t max_memory;        /* bytes of a process */
+    int threads;              /* of a process, at least 1 */
     bool dry_run, resume, verify;
     /* How far it is: bytes of this process. May be NULL. Called by the calling thread. */
     void (*progress)(void *context, enum pf_reshard_phase phase, uint64_t done, uint64_t total);
@@ -60,7 +62,8 @@ struct pf_reshard_report {
     uint64_t bytes_kept;          /* of files that it had begun */
     uint64_t bytes_read, n_reads; /* of the source's tensors, by all processes */
     uint64_t bytes_written;       /* files of tensors */
-    uint64_t target_bytes;        /* the same with what was there already */
+    uint64_t target_bytes;        /* the same with what was there already; of a dry run that would
+                                     compress: the most */
     uint64_t peak_memory_bytes;   /* of the process with most */
     uint64_t window_bytes;        /* what a thread moves at a time */
     int threads;                  /* of a process; fewer than asked where memory is short */
@@ -77,7 +80,7 @@ struct pf_reshard_report {
  * that of another job; max_memory is less than the plan alone needs), PF_EFORMAT (a tensor that is no
  * part of the model, or has another shape; a digest of the source is wrong, with verify; the source
  * changed meanwhile), PF_EINCOMPLETE (the model has a tensor that the source has not), PF_ENOTSUP
- * (elements that are not converted), PF_EIO, PF_ENOMEM. After PF_EIO the staging directory stays where a
+ * (elements that are not converted, a codec that is not in this build), PF_EIO, PF_ENOMEM. After PF_EIO the staging directory stays where a
  * file in it is finished, so that resume can go on; after other errors nothing is left.
  */
 int pf_reshard_run(struct pf_comm *comm, const struct pf_ckpt *src, const struct pf_reshard *job,

@@ -23,6 +23,7 @@ static const char *const opt_levels[] = {"O0", "O1", "O2", NULL};
 static const char *const granularities[] = {"none", "full", "full_attn", "core_attn", NULL};
 static const char *const methods[] = {"uniform", "block", NULL};
 static const char *const topo_orders[] = {"sharding_first", "pp_first", NULL};
+static const char *const codecs[] = {"none", "zstd", NULL};
 static const char *const formats[] = {"pf", "flex_checkpoint", "sharding_io", "unified_checkpoint",
                                       NULL};
 static const char *const mixes[] = {"concat", "interleave_under", "interleave_over", NULL};
@@ -443,6 +444,9 @@ const struct pf_key pf_keys[] = {
      .help =
          "export a Hugging Face directory hf-STEP every so many steps, besides hf at the end; -1 "
          "or 0: at the end only"},
+    {"save_compress", PF_KEY_ENUM, PF_KEY_EFFECTIVE, "\"none\"", .choices = codecs,
+     .may_change_on_resume = true, .field = AT(save_compress),
+     .help = "store the tensors of checkpoints compressed, without loss: none, zstd"},
     {"save_checkpoint_format", PF_KEY_ENUM, PF_KEY_REFUSED, "\"pf\"", .choices = formats,
      .help = "the format of checkpoints", .field = NOWHERE, .why = NOT_FORMAT},
     {"load_checkpoint_format", PF_KEY_ENUM, PF_KEY_REFUSED, "\"pf\"", .choices = formats,

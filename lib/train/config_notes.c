@@ -141,6 +141,7 @@ static const struct {
     {"gradient_accumulation_steps", only_evaluates, "eval_only trains nothing"},
     {"save_steps", only_evaluates, "eval_only trains nothing"},
     {"save_hf_steps", only_evaluates, "eval_only trains nothing"},
+    {"save_compress", only_evaluates, "eval_only trains nothing"},
     {"logging_steps", only_evaluates, "eval_only trains nothing"},
     {"dataloader_num_workers", only_evaluates, "eval_only trains nothing"},
     {"dump_steps", only_evaluates, "eval_only trains nothing"},

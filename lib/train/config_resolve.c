@@ -6,6 +6,7 @@
 #include <pf/json.h>
 #include <pf/log.h>
 #include <pf/mem.h>
+#include <pf/planes.h>
 
 static bool was_given(const struct pf_config *config, const char *key)
 {
@@ -83,6 +84,9 @@ int pf_config_resolve(struct pf_config *config, int world_size)
 {
     PF_TRY(resolve_mesh(config, world_size));
     PF_TRY(resolve_batch(config));
+    if (config->save_compress == PF_CKPT_ZSTD && !pf_planes_is_built()) {
+        return pf_fail(PF_ENOTSUP, "'save_compress' = zstd cannot be done: this build has no zstd");
+    }
     for (size_t i = 0; i < config->notes.n; i++) {
         pf_log_info0(NULL, "%s", config->notes.items[i]);
     }

@@ -408,6 +408,7 @@ int train_save(struct pf_trainer *t)
                                       .run_json = t->run_json,
                                       .state_json = state.text,
                                       .mesh_json = mesh.text,
+                                      .codec = t->config->save_compress,
                                       .replace = t->resume != NULL,
                                       .total_limit = (int)t->config->save_total_limit};
     PF_TRY_GOTO(pf_ckpt_save(t->world, &save, live, n, &saved), out);

@@ -77,6 +77,22 @@ for layout in tp=2 tp=4,sharding=3,stage=3; do
     rm -rf other
 done
 
+# Compressed, and from compressed: a window more, and the codecs.
+if "$reshard" --version -v | grep -q '+ZSTD'; then
+    rm -rf out back
+    kib=$(measured run.json "$reshard" hf out --to tp=2 --compress zstd --max-memory 64M --threads 2 --json)
+    ok $? "--compress zstd --max-memory 64M"
+    kib2=$(measured back.json "$reshard" out back --to dp=1 --compress zstd --max-memory 64M --threads 2 --json)
+    ok $? "and from compressed to compressed"
+    [ "$kib" -lt $((128 * 1024)) ] && [ "$kib2" -lt $((128 * 1024)) ]
+    ok $? "r8_bounded: with at most $((kib / 1024)) and $((kib2 / 1024)) MiB"
+    "$PF_BIN/pf-inspect" diff --weights-only hf back >diff.txt 2>&1
+    ok $? "every bit is there" "$(head -n 3 diff.txt)"
+    rm -rf out back
+else
+    skip "compressed" "this build has no zstd"
+fi
+
 # Killed in one long file, when the beginning has been synced and noted, the beginning is kept, or made again if it has changed.
 killer=$PF_BUILD/tests/preload/killer.so
 "$reshard" -q hf whole --to dp=1

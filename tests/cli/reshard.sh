@@ -6,7 +6,7 @@ set -u
 in_memory
 reshard=$PF_BIN/pf-reshard
 inspect=$PF_BIN/pf-inspect
-reader=$PF_ROOT/tests/golden/read_checkpoint.py
+reader=$PF_ROOT/scripts/read-checkpoint
 mpirun=$PF_ROOT/scripts/mpirun-here
 
 # fails STATUS PATTERN CLAIM ARG...: one line on stderr, nothing under the destination's name
@@ -92,6 +92,36 @@ ok $? "a Hugging Face directory" "$(cat err diff.txt)"
 is "$(field config.dtype <hf16/manifest.json) $(field config.dtype <hf/manifest.json)" "bfloat16 float32" \
     "the config says the dtype of the weights"
 
+# Compressed, from plain and from compressed, in part and whole, by one process and by several
+if "$reshard" --version -v | grep -q '+ZSTD'; then
+    "$reshard" -q big zip --to tp=2,pp=2,sharding=2,stage=2 --compress zstd --verify 2>err
+    is "$("$inspect" hash -q zip)" "$want" "--compress zstd: the same tensors"
+    grep -q '"codec":"zstd"' zip/manifest.json && "$inspect" verify -q zip
+    ok $? "--compress zstd: the pieces are compressed, and whole" "$(cat err)"
+    for layout in dp=1 tp=4,pp=2 dp=2,sharding=4,stage=3; do
+        rm -rf z1 z2 && "$reshard" -q zip z1 --to $layout --verify 2>err &&
+            "$reshard" -q zip z2 --to $layout --compress zstd --threads 3 2>>err &&
+            [ "$("$inspect" hash -q z1)" = "$want" ] && [ "$("$inspect" hash -q z2)" = "$want" ]
+        ok $? "--compress zstd: read again, into $layout" "$(cat err)"
+    done
+    python3 "$reader" $first z2 >reader.txt 2>&1
+    ok $? "--compress zstd: the Python reader says identical" "$(tail -n 2 reader.txt)"
+    "$reshard" big dry --to tp=2 --compress zstd --dry-run --json >dry.json 2>err &&
+        "$reshard" big dry --to tp=2 --compress zstd --json >run.json 2>err &&
+        [ "$(field target_bytes <dry.json)" -ge "$(field target_bytes <run.json)" ] &&
+        [ "$(cat dry/*.safetensors | wc -c)" = "$(field target_bytes <run.json)" ]
+    ok $? "--compress zstd: a dry run says the most that it may take" "$(cat err)"
+    if command -v "${PF_MPIRUN:-mpirun}" >/dev/null; then
+        "$mpirun" -n 2 "$reshard" -q big z3 --to tp=2,pp=2,sharding=2,stage=2 --compress zstd 2>err &&
+            diff -r zip z3 >diff.txt
+        ok $? "--compress zstd: two processes write what one writes" "$(cat err)"
+    fi
+    grep -q '"codec":"zstd"' z1/manifest.json
+    is $? 1 "without --compress nothing is compressed"
+else
+    fails 7 "this build has no zstd" "no zstd" big n --to dp=1 --compress zstd
+fi
+
 # The layout of a config
 echo '{"tensor_model_parallel_size": 2, "sharding": "stage2", "sharding_parallel_size": 2}' >layout.json
 "$reshard" -q big d --config layout.json --world 8 2>err
@@ -109,7 +139,7 @@ fails 2 "unknown word 'tpp' in a layout: did you mean 'pp'" "an unknown axis" bi
 fails 3 "tp=3 does not divide 4 attention heads" "heads that do not divide" big n --to tp=3
 fails 3 "sharding 1 \* pp 1 \* cp 1 \* tp 2 does not divide the number of ranks, 5" "a world that does not divide" big n --to tp=2 --world 5
 fails 3 "ep=2 needs experts, and this qwen2 model has none" "experts of a model that has none" big n --to ep=2,sharding=2
-fails 7 "--compress is not in this build" "compression" big n --to dp=1 --compress zstd
+fails 2 "--compress is zstd or none, not 'lzma'" "another compression" big n --to dp=1 --compress lzma
 fails 2 "--dtype is float32, bfloat16 or float16, not 'int8'" "another dtype" big n --to dp=1 --dtype int8
 fails 4 "cannot open 'nowhere': No such file" "no source" nowhere n --to dp=1
 fails 3 "'.*' does not say which model it holds" "a file without a config" \

@@ -5,7 +5,7 @@
 set -u
 
 here=$PWD
-reader=$PF_ROOT/tests/golden/read_checkpoint.py
+reader=$PF_ROOT/scripts/read-checkpoint
 writers="image job job_output write_manifest write_pf"
 n=0
 

@@ -108,6 +108,8 @@ static const struct flip {
      "pipeline_schedule_mode=1F1B", "pipeline_schedule_mode=FThenB", PLAN},
     {"save_steps", "", "save_steps=-1", "save_steps=1", FILES},
     {"save_total_limit", "save_steps=1", "save_total_limit=null", "save_total_limit=1", FILES},
+    {"save_compress", "save_steps=2", "save_compress=none", "save_compress=zstd",
+     "wc -c <out/checkpoint-000002/optim-00000.safetensors"},
     {"save_hf_steps", "", "save_hf_steps=-1", "save_hf_steps=2", FILES},
     {"resume_from_checkpoint", "", "", "resume_from_checkpoint=before/checkpoint-000002", STEPS},
     {"ignore_data_skip", "resume_from_checkpoint=before/checkpoint-000002",

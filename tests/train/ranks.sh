@@ -43,8 +43,8 @@ within() # VALUE BOUND
 train 2 two
 train 2 again
 is "$(compare two again loss 1)" same "two ranks: a rerun gives the same losses"
-cmp -s <(python3 "$PF_ROOT/tests/golden/read_checkpoint.py" two/checkpoint-000020) \
-    <(python3 "$PF_ROOT/tests/golden/read_checkpoint.py" again/checkpoint-000020)
+cmp -s <(python3 "$PF_ROOT/scripts/read-checkpoint" two/checkpoint-000020) \
+    <(python3 "$PF_ROOT/scripts/read-checkpoint" again/checkpoint-000020)
 ok $? "two ranks: a rerun gives the same checkpoint"
 train 1 one
 train 4 four

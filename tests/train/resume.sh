@@ -7,7 +7,7 @@
 set -u
 . "$PF_ROOT/tests/tap.sh"
 killer=$PF_BUILD/tests/preload/killer.so
-reader=$PF_ROOT/tests/golden/read_checkpoint.py
+reader=$PF_ROOT/scripts/read-checkpoint
 
 # Metric lines of a run without what depends on the clock.
 lines_of()

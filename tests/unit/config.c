@@ -640,6 +640,7 @@ static void test_scope(void)
         "fa_version",
         "pp_delay_scale_loss",
         "save_hf_steps",
+        "save_compress",
         "resume_from_checkpoint",
         "ignore_data_skip",
         "skip_data_intervals",

@@ -79,10 +79,11 @@ static void every_dtype_comes_back(void)
 /* Every bit pattern of the 16-bit types; patterns with payloads of the wide ones. */
 static void every_pattern_comes_back(void)
 {
-    const uint32_t f32[] = {0x7f800001, 0xffc12345, 0x7fc00000, 1, 0x80000001, 0x007fffff,
-                            0x80000000, 0x7f800000, 0xff800000, 0x00800000};
-    const uint64_t f64[] = {0x7ff0000000000001, 0xfff8123456789abc, 1, 0x8000000000000001,
-                            0x000fffffffffffff, 0x8000000000000000, 0x7ff0000000000000};
+    const uint32_t f32[] = {0x7f800001, 0xffc12345, 0x7fc00000, 1,          0x80000001,
+                            0x007fffff, 0x80000000, 0x7f800000, 0xff800000, 0x00800000};
+    const uint64_t f64[] = {0x7ff0000000000001, 0xfff8123456789abc, 1,
+                            0x8000000000000001, 0x000fffffffffffff, 0x8000000000000000,
+                            0x7ff0000000000000};
 
     for (uint32_t i = 0; i < 65536; i++) {
         const uint16_t bits = (uint16_t)i;
