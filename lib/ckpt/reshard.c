@@ -404,19 +404,10 @@ out:
 
 static int mesh_json(const struct resharder *r, struct pf_str *text)
 {
-    const struct pf_parallel *const par = pf_placement_parallel(r->job->place);
-    const struct pf_mesh *const mesh = &r->job->table->mesh;
     struct pf_json_out out;
 
     pf_json_out_init(&out, text, 0);
-    pf_json_out_object_begin(&out);
-    for (int a = 0; a < PF_AXIS_COUNT; a++) {
-        pf_json_out_member_i64(&out, pf_axis_name((enum pf_axis)a), mesh->degree[a]);
-    }
-    pf_json_out_member_i64(&out, "ep", mesh->ep);
-    pf_json_out_member_i64(&out, "vpp", par->vpp);
-    pf_json_out_member_i64(&out, "stage", par->stage);
-    pf_json_out_object_end(&out);
+    pf_parallel_json(pf_placement_parallel(r->job->place), &out);
     return pf_json_out_finish(&out);
 }
 

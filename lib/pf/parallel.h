@@ -28,6 +28,7 @@
 #include <stdint.h>
 
 struct pf_json;
+struct pf_json_out;
 
 #define PF_PARALLEL_SEGMENTS_MAX 1024
 
@@ -79,6 +80,9 @@ int pf_parallel_resolve(struct pf_parallel *par, const struct pf_model_spec *spe
 /* Append all options as the text that pf_parallel_parse reads, "dp=1,sharding=2,..."; those that
  * say nothing are left out, degrees never. */
 int pf_parallel_print(const struct pf_parallel *par, struct pf_str *text);
+
+/* Resolved options as one object of numbers: the degrees by axis, ep, vpp, and the sharding stage. */
+void pf_parallel_json(const struct pf_parallel *par, struct pf_json_out *out);
 
 /*
  * The layers of each chunk, in the order of the model: chunk c of the pp * vpp has layers

@@ -197,3 +197,15 @@ int pf_parallel_read(const struct pf_json *config, struct pf_parallel *par_out)
     memcpy(par_out, &par, sizeof par);
     return 0;
 }
+
+void pf_parallel_json(const struct pf_parallel *par, struct pf_json_out *out)
+{
+    pf_json_out_object_begin(out);
+    for (int a = 0; a < PF_AXIS_COUNT; a++) {
+        pf_json_out_member_i64(out, pf_axis_name((enum pf_axis)a), par->degree[a]);
+    }
+    pf_json_out_member_i64(out, "ep", par->ep);
+    pf_json_out_member_i64(out, "vpp", par->vpp);
+    pf_json_out_member_i64(out, "stage", par->stage);
+    pf_json_out_object_end(out);
+}

@@ -280,11 +280,7 @@ int train_metrics_start(struct pf_trainer *t)
     pf_json_out_member_i64(&out, "schema", 1);
     pf_json_out_member_i64(&out, "world_size", pf_comm_size(t->world));
     pf_json_out_key(&out, "mesh");
-    pf_json_out_object_begin(&out);
-    for (int a = 0; a < PF_AXIS_COUNT; a++) {
-        pf_json_out_member_i64(&out, pf_axis_name((enum pf_axis)a), t->table->mesh.degree[a]);
-    }
-    pf_json_out_object_end(&out);
+    pf_parallel_json(&t->par, &out);
     pf_json_out_member_i64(&out, "parameters", n_parameters(t));
     pf_json_out_member_i64(&out, "total_steps", t->total_steps);
     pf_json_out_member_i64(&out, "global_batch_sequences", t->config->global_train_batch_size);

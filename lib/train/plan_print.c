@@ -425,11 +425,7 @@ static void json_layout(const struct pf_trainer *t, struct pf_json_out *out)
 {
     pf_json_out_member_i64(out, "world_size", pf_comm_size(t->world));
     pf_json_out_key(out, "mesh");
-    pf_json_out_object_begin(out);
-    for (int a = 0; a < PF_AXIS_COUNT; a++) {
-        pf_json_out_member_i64(out, pf_axis_name((enum pf_axis)a), t->table->mesh.degree[a]);
-    }
-    pf_json_out_object_end(out);
+    pf_parallel_json(&t->par, out);
 }
 
 static void json_batch(const struct pf_trainer *t, struct pf_json_out *out)

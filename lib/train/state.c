@@ -379,12 +379,7 @@ static int mesh_json(const struct pf_trainer *t, struct pf_str *text)
     struct pf_json_out out;
 
     pf_json_out_init(&out, text, 0);
-    pf_json_out_object_begin(&out);
-    for (int a = 0; a < PF_AXIS_COUNT; a++) {
-        pf_json_out_member_i64(&out, pf_axis_name((enum pf_axis)a), t->table->mesh.degree[a]);
-    }
-    pf_json_out_member_i64(&out, "ep", t->table->mesh.ep);
-    pf_json_out_object_end(&out);
+    pf_parallel_json(&t->par, &out);
     return pf_json_out_finish(&out);
 }
 
