@@ -28,6 +28,7 @@
 #include <pf/mesh.h>
 #include <pf/model.h>
 #include <pf/parallel.h>
+#include <pf/schedule.h>
 #include <pf/str.h>
 
 #include <stdbool.h>
@@ -42,7 +43,6 @@ enum pf_lr_kind {
     PF_LR_TABLE
 };
 enum pf_wsd_decay { PF_WSD_LINEAR, PF_WSD_ONE_MINUS_SQRT, PF_WSD_HALF_LIFE };
-enum pf_schedule_kind { PF_SCHEDULE_1F1B, PF_SCHEDULE_F_THEN_B };
 
 /* What dump_steps writes. */
 enum { PF_DUMP_LOGITS = 1, PF_DUMP_GRADS = 2, PF_DUMP_HIDDEN = 4 };

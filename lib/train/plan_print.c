@@ -174,11 +174,6 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
 
 /* Text ------------------------------------------------------------------------------------------ */
 
-static const char *schedule_name(const struct pf_config *c)
-{
-    return c->schedule == PF_SCHEDULE_1F1B ? "1F1B" : "FThenB";
-}
-
 static int n_chunks(const struct pf_trainer *t)
 {
     return t->par.degree[PF_AXIS_PP] * t->par.vpp;
@@ -300,8 +295,9 @@ static void text_chunk(const struct pf_trainer *t, int chunk, struct pf_str *tex
 
 static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
 {
-    pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n", schedule_name(t->config),
-                   t->facts.peak_live, t->facts.peak_live == 1 ? "batch" : "batches");
+    pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n",
+                   pf_schedule_name(t->config->schedule), t->facts.peak_live,
+                   t->facts.peak_live == 1 ? "batch" : "batches");
     for (int i = 0; i < t->table->mesh.degree[PF_AXIS_PP]; i++) {
         const char *separator = "";
         pf_str_appendf(text, "           stage %d: ", i);
@@ -487,7 +483,7 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     pf_str_init(&line);
     pf_json_out_key(out, "schedule");
     pf_json_out_object_begin(out);
-    pf_json_out_member_string(out, "mode", schedule_name(t->config));
+    pf_json_out_member_string(out, "mode", pf_schedule_name(t->config->schedule));
     pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
     pf_json_out_key(out, "segments");
     pf_json_out_array_begin(out);

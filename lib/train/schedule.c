@@ -1,59 +1,302 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <pf/schedule.h>
+/* Generators: the order in which each stage computes. */
+#include "schedule_internal.h"
 
 #include <pf/error.h>
 #include <pf/mem.h>
 
-static void generate_1f1b(struct pf_sched_list *list, int n_micro)
+/* Names ------------------------------------------------------------------------------------------ */
+
+const char *pf_schedule_name(enum pf_schedule_kind kind)
 {
-    for (int m = 0; m < n_micro; m++) {
-        list->steps[list->n_steps++] = (struct pf_sched_step){PF_SCHED_FORWARD, m, 0};
-        list->steps[list->n_steps++] = (struct pf_sched_step){PF_SCHED_BACKWARD, m, 0};
+    static const char *const names[PF_SCHEDULE_COUNT] = {
+        [PF_SCHEDULE_1F1B] = "1F1B",         [PF_SCHEDULE_F_THEN_B] = "FThenB",
+        [PF_SCHEDULE_INTERLEAVED] = "VPP",   [PF_SCHEDULE_ZERO_BUBBLE] = "ZBH1",
+        [PF_SCHEDULE_BALANCED] = "balanced", [PF_SCHEDULE_EVAL] = "eval",
+    };
+
+    return names[kind];
+}
+
+const char *pf_sched_kind_name(enum pf_sched_kind kind)
+{
+    static const char *const names[PF_SCHED_KIND_COUNT] = {
+        [PF_SCHED_FORWARD] = "forward",
+        [PF_SCHED_BACKWARD] = "backward",
+        [PF_SCHED_BACKWARD_INPUT] = "backward_input",
+        [PF_SCHED_BACKWARD_WEIGHT] = "backward_weight",
+        [PF_SCHED_SEND_FWD] = "send_fwd",
+        [PF_SCHED_RECV_FWD] = "recv_fwd",
+        [PF_SCHED_SEND_BWD] = "send_bwd",
+        [PF_SCHED_RECV_BWD] = "recv_bwd",
+    };
+
+    return names[kind];
+}
+
+bool sched_is_compute(enum pf_sched_kind kind)
+{
+    return kind <= PF_SCHED_BACKWARD_WEIGHT;
+}
+
+bool sched_is_send(enum pf_sched_kind kind)
+{
+    return kind == PF_SCHED_SEND_FWD || kind == PF_SCHED_SEND_BWD;
+}
+
+bool sched_is_backwards(enum pf_sched_kind kind)
+{
+    return kind != PF_SCHED_FORWARD && kind != PF_SCHED_SEND_FWD && kind != PF_SCHED_RECV_FWD;
+}
+
+int pf_schedule_n_chunks(const struct pf_schedule *schedule)
+{
+    return schedule->n_stages * schedule->vpp;
+}
+
+int pf_schedule_stage_of(const struct pf_schedule *schedule, int chunk)
+{
+    return chunk % schedule->n_stages;
+}
+
+int pf_schedule_peer(const struct pf_schedule *schedule, const struct pf_sched_step *step)
+{
+    switch (step->kind) {
+    case PF_SCHED_SEND_FWD:
+    case PF_SCHED_RECV_BWD:
+        return pf_schedule_stage_of(schedule, step->chunk + 1);
+    case PF_SCHED_RECV_FWD:
+    case PF_SCHED_SEND_BWD:
+        return pf_schedule_stage_of(schedule, step->chunk - 1);
+    default:
+        return -1;
     }
 }
 
-static void generate_f_then_b(struct pf_sched_list *list, int n_micro)
+/* Orders ----------------------------------------------------------------------------------------- */
+
+/* How one stage goes on: in groups of micro-batches, with some forwards before the first backward. */
+struct course {
+    int n_groups;
+    int warm_up;
+    int defer; /* ZERO_BUBBLE: backwards by which weight gradients lag; else -1 */
+};
+
+static int min_of(int a, int b)
 {
-    for (int m = 0; m < n_micro; m++) {
-        list->steps[list->n_steps++] = (struct pf_sched_step){PF_SCHED_FORWARD, m, m};
+    return a < b ? a : b;
+}
+
+static int max_of(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Groups differ in size by one at most, the larger ones come first. */
+static int largest_group(const struct pf_schedule *s, int n_groups)
+{
+    return (s->n_micro + n_groups - 1) / n_groups;
+}
+
+static struct course course_of(const struct pf_schedule *s, enum pf_schedule_kind kind, int stage)
+{
+    const int p = s->n_stages, v = s->vpp, m = s->n_micro, after = p - stage - 1;
+    const int n_groups = max_of(1, m / p);
+    struct course c = {.n_groups = n_groups, .warm_up = min_of(m, after), .defer = -1};
+
+    switch (kind) {
+    case PF_SCHEDULE_F_THEN_B:
+    case PF_SCHEDULE_EVAL:
+        c.warm_up = m * v;
+        break;
+    case PF_SCHEDULE_INTERLEAVED:
+        if (v > 1) {
+            c.warm_up = min_of(m * v, 2 * after + (v - 1) * largest_group(s, n_groups));
+        }
+        break;
+    case PF_SCHEDULE_BALANCED:
+        c.n_groups = 1;
+        c.warm_up += m * (v - 1);
+        break;
+    case PF_SCHEDULE_ZERO_BUBBLE:
+        c.defer = stage;
+        break;
+    default:
+        break;
     }
-    for (int m = 0; m < n_micro; m++) {
-        list->steps[list->n_steps++] = (struct pf_sched_step){PF_SCHED_BACKWARD, m, m};
+    return c;
+}
+
+/* The i-th (micro-batch, chunk of the stage) of the forwards. */
+struct unit {
+    int micro, local;
+};
+
+static struct unit unit_of(const struct pf_schedule *s, int n_groups, int i)
+{
+    const int size = s->n_micro / n_groups, n_large = s->n_micro % n_groups;
+    const int in_large = n_large * (size + 1) * s->vpp;
+    const bool large = i < in_large;
+    const int n = large ? size + 1 : size, at = large ? i : i - in_large;
+    const int first = (large ? 0 : n_large * (size + 1)) + at / (n * s->vpp) * n;
+    const int within = at % (n * s->vpp);
+
+    return (struct unit){first + within % n, within / n};
+}
+
+static void add(struct pf_sched_list *list, enum pf_sched_kind kind, int micro, int chunk)
+{
+    list->steps[list->n_steps++] = (struct pf_sched_step){
+        .kind = kind, .micro = micro, .chunk = chunk, .live = -1, .in = -1, .out = -1};
+}
+
+static void add_forward(struct pf_schedule *s, int stage, const struct course *c, int i)
+{
+    const struct unit u = unit_of(s, c->n_groups, i);
+
+    add(&s->stages[stage], PF_SCHED_FORWARD, u.micro, u.local * s->n_stages + stage);
+}
+
+/* The i-th backward: chunks in the opposite order. */
+static void add_backward(struct pf_schedule *s, int stage, const struct course *c, int i)
+{
+    const struct unit u = unit_of(s, c->n_groups, i);
+    const int chunk = (s->vpp - 1 - u.local) * s->n_stages + stage;
+    struct pf_sched_list *const list = &s->stages[stage];
+
+    if (c->defer < 0) {
+        add(list, PF_SCHED_BACKWARD, u.micro, chunk);
+        return;
+    }
+    add(list, PF_SCHED_BACKWARD_INPUT, u.micro, chunk);
+    if (i >= c->defer) {
+        add(list, PF_SCHED_BACKWARD_WEIGHT, i - c->defer, chunk);
     }
 }
 
-int pf_schedule_new(enum pf_schedule_kind kind, int n_stages, int n_micro,
-                    struct pf_schedule **schedule_out)
+static void order_stage(struct pf_schedule *s, enum pf_schedule_kind kind, int stage)
 {
+    const struct course c = course_of(s, kind, stage);
+    const int n = s->n_micro * s->vpp;
+
+    for (int i = 0; i < c.warm_up; i++) {
+        add_forward(s, stage, &c, i);
+    }
+    if (s->forward_only) {
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (c.warm_up + i < n) {
+            add_forward(s, stage, &c, c.warm_up + i);
+        }
+        add_backward(s, stage, &c, i);
+    }
+    for (int i = max_of(0, n - c.defer); c.defer > 0 && i < n; i++) {
+        add(&s->stages[stage], PF_SCHED_BACKWARD_WEIGHT, i, stage);
+    }
+}
+
+/* Live slots ------------------------------------------------------------------------------------- */
+
+/* Slots come from a stack, so that there are as many as are alive at once, and that a slot is used
+ * again while it is warm. slot_of: [vpp * n_micro], free_slots: the same. */
+static void give_slots(struct pf_schedule *s, int stage, int *slot_of, int *free_slots)
+{
+    struct pf_sched_list *const list = &s->stages[stage];
+    int n_free = 0, n_slots = 0;
+
+    for (int i = 0; i < list->n_steps; i++) {
+        struct pf_sched_step *const step = &list->steps[i];
+        int *const slot = &slot_of[sched_piece(s, step->micro, step->chunk / s->n_stages)];
+        if (step->kind == PF_SCHED_FORWARD) {
+            *slot = n_free > 0 ? free_slots[--n_free] : n_slots++;
+        }
+        step->live = *slot;
+        if (s->forward_only || step->kind == PF_SCHED_BACKWARD ||
+            step->kind == PF_SCHED_BACKWARD_WEIGHT) {
+            free_slots[n_free++] = *slot;
+        }
+    }
+}
+
+static int give_all_slots(struct pf_schedule *s)
+{
+    const size_t n = (size_t)s->n_micro * (size_t)s->vpp;
+    int *const slot_of = pf_calloc_array(n, sizeof *slot_of);
+    int *const free_slots = pf_calloc_array(n, sizeof *free_slots);
+
+    for (int stage = 0; slot_of && free_slots && stage < s->n_stages; stage++) {
+        give_slots(s, stage, slot_of, free_slots);
+    }
+    pf_free(slot_of);
+    pf_free(free_slots);
+    return slot_of && free_slots ? 0 : PF_ENOMEM;
+}
+
+/* The whole -------------------------------------------------------------------------------------- */
+
+static int check_options(const struct pf_schedule_options *o, int vpp)
+{
+    if (o->n_stages < 1 || vpp < 1) {
+        return pf_fail(PF_EINVAL, "%d stages of %d chunks are no pipeline", o->n_stages, vpp);
+    }
+    if (o->n_micro < 1) {
+        return pf_fail(PF_EINVAL, "a schedule needs at least one micro-batch, not %d", o->n_micro);
+    }
+    if (vpp > 1 && (o->kind == PF_SCHEDULE_1F1B || o->kind == PF_SCHEDULE_ZERO_BUBBLE)) {
+        return pf_fail(PF_EINVAL, "the schedule %s has one chunk on each stage, not %d",
+                       pf_schedule_name(o->kind), vpp);
+    }
+    if ((double)o->n_stages * vpp * o->n_micro > PF_SCHEDULE_MAX_PIECES) {
+        return pf_fail(PF_EINVAL,
+                       "%d stages x %d chunks x %d micro-batches are too many to schedule: at most "
+                       "%d",
+                       o->n_stages, vpp, o->n_micro, PF_SCHEDULE_MAX_PIECES);
+    }
+    return 0;
+}
+
+static int order_all(struct pf_schedule *s, enum pf_schedule_kind kind)
+{
+    const size_t most = 3 * (size_t)s->n_micro * (size_t)s->vpp;
+
+    s->stages = pf_calloc_array((size_t)s->n_stages, sizeof *s->stages);
+    if (!s->stages) {
+        return PF_ENOMEM;
+    }
+    for (int stage = 0; stage < s->n_stages; stage++) {
+        s->stages[stage].steps = pf_calloc_array(most, sizeof *s->stages[stage].steps);
+        if (!s->stages[stage].steps) {
+            return PF_ENOMEM;
+        }
+        order_stage(s, kind, stage);
+    }
+    return 0;
+}
+
+int pf_schedule_new(const struct pf_schedule_options *options, struct pf_schedule **schedule_out)
+{
+    const int vpp = options->vpp == 0 ? 1 : options->vpp;
     struct pf_schedule *s;
+    int err = 0;
 
-    if (n_stages != 1) {
-        return pf_fail(PF_ENOTSUP, "this build has no schedule for %d pipeline stages", n_stages);
-    }
-    if (n_micro < 1) {
-        return pf_fail(PF_EINVAL, "a schedule needs at least one micro-batch, not %d", n_micro);
-    }
+    PF_TRY(check_options(options, vpp));
     s = pf_alloc(sizeof *s);
     if (!s) {
         return PF_ENOMEM;
     }
-    s->n_stages = n_stages;
-    s->n_micro = n_micro;
-    s->stages = pf_calloc_array((size_t)n_stages, sizeof *s->stages);
-    if (s->stages) {
-        s->stages[0].steps = pf_calloc_array(2 * (size_t)n_micro, sizeof *s->stages[0].steps);
-    }
-    if (!s->stages || !s->stages[0].steps) {
-        pf_schedule_free(s);
-        return PF_ENOMEM;
-    }
-    if (kind == PF_SCHEDULE_1F1B) {
-        generate_1f1b(&s->stages[0], n_micro);
-    } else {
-        generate_f_then_b(&s->stages[0], n_micro);
-    }
+    s->n_stages = options->n_stages;
+    s->vpp = vpp;
+    s->n_micro = options->n_micro;
+    s->forward_only = options->kind == PF_SCHEDULE_EVAL;
+    PF_TRY_GOTO(order_all(s, options->kind), out);
+    PF_TRY_GOTO(give_all_slots(s), out);
+    PF_TRY_GOTO(sched_add_messages(s), out);
     *schedule_out = s;
     return 0;
+out:
+    pf_schedule_free(s);
+    return err;
 }
 
 void pf_schedule_free(struct pf_schedule *schedule)
@@ -66,87 +309,4 @@ void pf_schedule_free(struct pf_schedule *schedule)
     }
     pf_free(schedule->stages);
     pf_free(schedule);
-}
-
-static int fault(int stage, int step, const char *what)
-{
-    return pf_fail(PF_EINVAL, "schedule of stage %d, step %d: %s", stage, step, what);
-}
-
-/* owner[slot]: the micro-batch alive there, or -1. */
-static int check_stage(const struct pf_schedule *s, int stage, int *owner, int n_slots,
-                       struct pf_sched_facts *facts)
-{
-    const struct pf_sched_list *const list = &s->stages[stage];
-    int next_forward = 0, next_backward = 0, n_live = 0;
-
-    for (int i = 0; i < list->n_steps; i++) {
-        const struct pf_sched_step *const step = &list->steps[i];
-        if (step->kind == PF_SCHED_FORWARD) {
-            if (step->micro != next_forward++) {
-                return fault(stage, i, "forwards are not in micro-batch order");
-            }
-            if (owner[step->live] >= 0) {
-                return fault(stage, i,
-                             "the slot still holds a micro-batch that waits for backward");
-            }
-            owner[step->live] = step->micro;
-            n_live++;
-        } else {
-            if (step->micro != next_backward++) {
-                return fault(stage, i, "backwards are not in micro-batch order");
-            }
-            if (owner[step->live] != step->micro) {
-                return fault(stage, i, "backward of a micro-batch that is not in this slot");
-            }
-            owner[step->live] = -1;
-            n_live--;
-        }
-        facts->peak_live = n_live > facts->peak_live ? n_live : facts->peak_live;
-    }
-    if (next_forward != s->n_micro || next_backward != s->n_micro) {
-        return fault(stage, list->n_steps, "micro-batches are missing at the end");
-    }
-    facts->n_slots = n_slots > facts->n_slots ? n_slots : facts->n_slots;
-    return 0;
-}
-
-static int slots_of(const struct pf_schedule *s, int stage, int *n_slots_out)
-{
-    const struct pf_sched_list *const list = &s->stages[stage];
-    int n = 0;
-
-    for (int i = 0; i < list->n_steps; i++) {
-        const struct pf_sched_step *const step = &list->steps[i];
-        if (step->live < 0 || step->live >= s->n_micro) {
-            return fault(stage, i, "the live slot is out of range");
-        }
-        n = step->live >= n ? step->live + 1 : n;
-    }
-    *n_slots_out = n;
-    return 0;
-}
-
-int pf_schedule_check(const struct pf_schedule *schedule, struct pf_sched_facts *facts_out)
-{
-    struct pf_sched_facts facts = {0};
-    int err = 0;
-
-    for (int stage = 0; !err && stage < schedule->n_stages; stage++) {
-        int n_slots = 0;
-        PF_TRY(slots_of(schedule, stage, &n_slots));
-        int *const owner = pf_calloc_array((size_t)n_slots + 1, sizeof *owner);
-        if (!owner) {
-            return PF_ENOMEM;
-        }
-        for (int i = 0; i < n_slots; i++) {
-            owner[i] = -1;
-        }
-        err = check_stage(schedule, stage, owner, n_slots, &facts);
-        pf_free(owner);
-    }
-    if (!err) {
-        *facts_out = facts;
-    }
-    return err;
 }

@@ -213,8 +213,11 @@ static int resolve_locally(struct pf_trainer *t)
     PF_TRY(check_resume(t));
     PF_TRY(train_read_model(t));
     PF_TRY(make_table(t));
-    return pf_schedule_new(t->config->schedule, 1, (int)t->config->gradient_accumulation_steps,
-                           &t->schedule);
+    const struct pf_schedule_options options = {.kind = t->config->schedule,
+                                                .n_stages = 1,
+                                                .n_micro =
+                                                    (int)t->config->gradient_accumulation_steps};
+    return pf_schedule_new(&options, &t->schedule);
 }
 
 int pf_trainer_new(const struct pf_config *config, struct pf_comm *world,

@@ -180,9 +180,9 @@ static void another_list(struct pf_comm *world)
     begin(&a, world, "list-a", words);
     begin(&b, world, "list-b", words);
     struct pf_sched_list *const list = &pf_trainer_schedule(b.trainer)->stages[0];
-    list->steps[1] = (struct pf_sched_step){PF_SCHED_FORWARD, 1, 1};
-    list->steps[2] = (struct pf_sched_step){PF_SCHED_BACKWARD, 0, 0};
-    list->steps[3] = (struct pf_sched_step){PF_SCHED_BACKWARD, 1, 1};
+    list->steps[1] = (struct pf_sched_step){PF_SCHED_FORWARD, 1, 0, 1, -1, -1};
+    list->steps[2] = (struct pf_sched_step){PF_SCHED_BACKWARD, 0, 0, 0, -1, -1};
+    list->steps[3] = (struct pf_sched_step){PF_SCHED_BACKWARD, 1, 0, 1, -1, -1};
     const size_t before = pf_mem_live_bytes();
     ok(build_and_run(&a), "a run as generated");
     const size_t between = pf_mem_live_bytes();
