@@ -88,6 +88,8 @@ int PF_CPU(add)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(scale)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(dropout)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(cross_entropy)(const struct pf_kctx *ctx, const void *args);
+int PF_CPU(vocab_ce_fwd)(const struct pf_kctx *ctx, const void *args);
+int PF_CPU(vocab_ce_bwd)(const struct pf_kctx *ctx, const void *args);
 int PF_CPU(adamw)(const struct pf_kctx *ctx, const void *args);
 
 /* n_rows rows of width elements at distance ld to fp32 rows at distance width, and back. */

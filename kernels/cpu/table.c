@@ -45,6 +45,8 @@ const struct pf_kernel_row PF_ISA_TABLE[] = {
     ROW(PF_OP_SCALE, scale),
     ROW(PF_OP_DROPOUT, dropout),
     ROW(PF_OP_CROSS_ENTROPY, cross_entropy),
+    ROW(PF_OP_VOCAB_CE_FWD, vocab_ce_fwd),
+    ROW(PF_OP_VOCAB_CE_BWD, vocab_ce_bwd),
     ROW(PF_OP_ADAMW, adamw),
 };
 const size_t PF_ISA_COUNT = sizeof PF_ISA_TABLE / sizeof PF_ISA_TABLE[0];

@@ -107,6 +107,8 @@ REF_DECLARE(add);
 REF_DECLARE(scale);
 REF_DECLARE(dropout);
 REF_DECLARE(cross_entropy);
+REF_DECLARE(vocab_ce_fwd);
+REF_DECLARE(vocab_ce_bwd);
 REF_DECLARE(adamw);
 
 #endif

@@ -32,6 +32,8 @@ const struct pf_kernel_row pf_kernels_ref[] = {
     ROWS(PF_OP_SCALE, scale),
     ROWS(PF_OP_DROPOUT, dropout),
     ROWS(PF_OP_CROSS_ENTROPY, cross_entropy),
+    ROWS(PF_OP_VOCAB_CE_FWD, vocab_ce_fwd),
+    ROWS(PF_OP_VOCAB_CE_BWD, vocab_ce_bwd),
     ROWS(PF_OP_ADAMW, adamw),
 };
 

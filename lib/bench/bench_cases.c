@@ -472,6 +472,42 @@ static bool slice_cross_entropy(const struct bench_shape *s, int i, struct bench
     return true;
 }
 
+/* The part of a vocabulary is the second half, so half of the targets are elsewhere. */
+static void build_vocab_ce_fwd(struct bench_call *c, const struct bench_shape *s)
+{
+    struct pf_vocab_ce_fwd_args *const a = &c->args.vocab_ce_fwd;
+
+    *a = (struct pf_vocab_ce_fwd_args){.n_rows = s->d[0], .vocab = s->d[1], .ld = s->d[1]};
+    a->first_vocab = a->vocab;
+    a->n_vocab = 2 * a->vocab;
+    a->targets = indices(c, a->n_rows, a->n_vocab);
+    a->logits = add_filled(c, c->dtype, a->n_rows, a->vocab, READ, -6, 6);
+    a->stats = out_f32(c, a->n_rows, 3);
+}
+
+static void build_vocab_ce_bwd(struct bench_call *c, const struct bench_shape *s)
+{
+    struct pf_vocab_ce_bwd_args *const a = &c->args.vocab_ce_bwd;
+
+    *a = (struct pf_vocab_ce_bwd_args){.n_rows = s->d[0], .vocab = s->d[1], .ld = s->d[1]};
+    a->first_vocab = a->vocab;
+    a->n_vocab = 2 * a->vocab;
+    a->grad_scale = 0.25f;
+    a->targets = indices(c, a->n_rows, a->n_vocab);
+    a->logits = add_filled(c, c->dtype, a->n_rows, a->vocab, BOTH, -6, 6);
+    a->whole = in_f32(c, a->n_rows, 2, 6, 7);
+}
+
+static bool slice_vocab_ce(const struct bench_shape *s, int i, struct bench_slice *slice)
+{
+    if (!slice_cross_entropy(s, i, slice)) {
+        return false;
+    }
+    slice->column[2] = 0; /* stats and whole are rows */
+    slice->row[2] = slice->row[1];
+    return true;
+}
+
 /* The table -------------------------------------------------------------------------------------- */
 
 #define CALL(name)                                                                                 \
@@ -498,6 +534,8 @@ CALL(add)
 CALL(scale)
 CALL(dropout)
 CALL(cross_entropy)
+CALL(vocab_ce_fwd)
+CALL(vocab_ce_bwd)
 CALL(adamw)
 #undef CALL
 
@@ -546,6 +584,10 @@ const struct bench_op bench_ops[] = {
     {PF_OP_DROPOUT, ELEMENTS, PF_BENCH_BYTE, build_dropout, NULL, NULL, NULL, NULL, call_dropout},
     {PF_OP_CROSS_ENTROPY, "ROWSxVOCAB", 2, "1024x8192,512x50257", PF_BENCH_BYTE,
      build_cross_entropy, sum_width, slice_cross_entropy, NULL, NULL, call_cross_entropy},
+    {PF_OP_VOCAB_CE_FWD, "ROWSxVOCAB", 2, "1024x4096", PF_BENCH_BYTE, build_vocab_ce_fwd, sum_width,
+     slice_vocab_ce, NULL, NULL, call_vocab_ce_fwd},
+    {PF_OP_VOCAB_CE_BWD, "ROWSxVOCAB", 2, "1024x4096", PF_BENCH_BYTE, build_vocab_ce_bwd, NULL,
+     slice_vocab_ce, NULL, NULL, call_vocab_ce_bwd},
     {PF_OP_ADAMW, ELEMENTS, PF_BENCH_BYTE, build_adamw, NULL, NULL, NULL, NULL, call_adamw},
 };
 const int bench_n_ops = (int)(sizeof bench_ops / sizeof bench_ops[0]);

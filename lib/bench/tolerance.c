@@ -21,5 +21,7 @@ const struct pf_tolerance pf_tolerances[PF_OP_COUNT] = {
     [PF_OP_SCALE] = {1e-7, 2e-7, 4e-3, 8e-3},
     [PF_OP_DROPOUT] = {1e-7, 2e-7, 4e-3, 8e-3},
     [PF_OP_CROSS_ENTROPY] = {5e-7, 2e-6, 4e-3, 8e-3},
+    [PF_OP_VOCAB_CE_FWD] = {5e-7, 2e-6, 4e-3, 8e-3},
+    [PF_OP_VOCAB_CE_BWD] = {5e-7, 2e-6, 4e-3, 8e-3},
     [PF_OP_ADAMW] = {3e-7, 1e-6, 4e-3, 8e-3},
 };

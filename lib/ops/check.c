@@ -520,6 +520,32 @@ static int check_cross_entropy(struct call *c, const void *args)
     return 0;
 }
 
+static int check_vocab_ce_fwd(struct call *c, const void *args)
+{
+    const struct pf_vocab_ce_fwd_args *a = args;
+    int64_t limit;
+
+    PF_TRY(check_part(c, a->first_vocab, a->vocab, a->n_vocab, &limit));
+    PF_TRY(check_rows(c, "logits", a->logits, a->n_rows, a->vocab, a->ld));
+    PF_TRY(check_indices(c, "target", a->targets, a->n_rows, -1, limit));
+    PF_TRY(check_typed(c, "stats", PF_DTYPE_F32, a->stats, a->n_rows, 3, 3));
+    c->empty = a->n_rows == 0;
+    return 0;
+}
+
+static int check_vocab_ce_bwd(struct call *c, const void *args)
+{
+    const struct pf_vocab_ce_bwd_args *a = args;
+    int64_t limit;
+
+    PF_TRY(check_part(c, a->first_vocab, a->vocab, a->n_vocab, &limit));
+    PF_TRY(check_rows(c, "logits", a->logits, a->n_rows, a->vocab, a->ld));
+    PF_TRY(check_indices(c, "target", a->targets, a->n_rows, -1, limit));
+    PF_TRY(check_typed(c, "whole", PF_DTYPE_F32, a->whole, a->n_rows, 2, 2));
+    c->empty = a->n_rows == 0 || a->vocab == 0;
+    return 0;
+}
+
 static int check_adamw(struct call *c, const void *args)
 {
     const struct pf_adamw_args *a = args;
@@ -555,6 +581,8 @@ static int (*const checks[PF_OP_COUNT])(struct call *, const void *) = {
     [PF_OP_SCALE] = check_scale,
     [PF_OP_DROPOUT] = check_dropout,
     [PF_OP_CROSS_ENTROPY] = check_cross_entropy,
+    [PF_OP_VOCAB_CE_FWD] = check_vocab_ce_fwd,
+    [PF_OP_VOCAB_CE_BWD] = check_vocab_ce_bwd,
     [PF_OP_ADAMW] = check_adamw,
 };
 

@@ -66,6 +66,8 @@ static const char *const op_names[PF_OP_COUNT] = {
     [PF_OP_SCALE] = "scale",
     [PF_OP_DROPOUT] = "dropout",
     [PF_OP_CROSS_ENTROPY] = "cross_entropy",
+    [PF_OP_VOCAB_CE_FWD] = "vocab_ce_fwd",
+    [PF_OP_VOCAB_CE_BWD] = "vocab_ce_bwd",
     [PF_OP_ADAMW] = "adamw",
 };
 
@@ -617,4 +619,6 @@ FRONT_END(add, PF_OP_ADD)
 FRONT_END(scale, PF_OP_SCALE)
 FRONT_END(dropout, PF_OP_DROPOUT)
 FRONT_END(cross_entropy, PF_OP_CROSS_ENTROPY)
+FRONT_END(vocab_ce_fwd, PF_OP_VOCAB_CE_FWD)
+FRONT_END(vocab_ce_bwd, PF_OP_VOCAB_CE_BWD)
 FRONT_END(adamw, PF_OP_ADAMW)

@@ -84,6 +84,20 @@ static struct count count_cross_entropy(const struct pf_cross_entropy_args *a)
                           .index = (double)a->n_rows};
 }
 
+static struct count count_vocab_ce_fwd(const struct pf_vocab_ce_fwd_args *a)
+{
+    return (struct count){.narrow = product(a->n_rows, a->vocab),
+                          .f32 = 3 * (double)a->n_rows,
+                          .index = (double)a->n_rows};
+}
+
+static struct count count_vocab_ce_bwd(const struct pf_vocab_ce_bwd_args *a)
+{
+    return (struct count){.narrow = 2 * product(a->n_rows, a->vocab),
+                          .f32 = 2 * (double)a->n_rows,
+                          .index = (double)a->n_rows};
+}
+
 static struct count count_adamw(const struct pf_adamw_args *a)
 {
     return (struct count){.f32 = 7 * (double)a->n, .narrow = a->weight_out ? (double)a->n : 0};
@@ -157,6 +171,10 @@ static struct count count_op(enum pf_op op, const void *args)
         return count_attention(&((const struct pf_attention_bwd_args *)args)->fwd, true);
     case PF_OP_CROSS_ENTROPY:
         return count_cross_entropy(args);
+    case PF_OP_VOCAB_CE_FWD:
+        return count_vocab_ce_fwd(args);
+    case PF_OP_VOCAB_CE_BWD:
+        return count_vocab_ce_bwd(args);
     case PF_OP_ADAMW:
         return count_adamw(args);
     default:

@@ -50,6 +50,8 @@ enum pf_op {
     PF_OP_SCALE,
     PF_OP_DROPOUT,
     PF_OP_CROSS_ENTROPY,
+    PF_OP_VOCAB_CE_FWD,
+    PF_OP_VOCAB_CE_BWD,
     PF_OP_ADAMW,
     PF_OP_COUNT
 };
@@ -319,6 +321,33 @@ struct pf_cross_entropy_args {
 };
 
 /*
+ * Cross-entropy of a vocabulary cut by columns, in two steps, Source: Shoeybi et al. 2019, section 3.
+ * Here are columns [first_vocab, first_vocab + vocab) of the logits; targets are of the whole, in
+ * [0, n_vocab), or -1 where the row does not count. n_vocab 0: the columns are all, so targets lie below
+ * vocab and first_vocab is 0. vocab may be 0. Between the steps stands pf_vocab_ce_combine (pf/ops.h).
+ *
+ * Forward: stats of each row's columns here, overwritten: the largest logit m, the sum of
+ * exp(logit - m), and the target's logit, 0 where its column is elsewhere. Where there are no columns,
+ * or all are minus infinity, m is minus infinity and the sum 0. A row that does not count has 0, 1, 0.
+ */
+struct pf_vocab_ce_fwd_args {
+    int64_t n_rows, vocab, ld, first_vocab, n_vocab;
+    const int32_t *targets; /* [n_rows] */
+    const void *logits;     /* [n_rows, vocab] */
+    float *stats;           /* [n_rows, 3] */
+};
+/* Backward: logits become (exp(logit - m)/s - onehot) * grad_scale in place, and 0 in rows that do not
+ * count, where m and s are of the whole row. They are two numbers, as log(sum exp) in one would lose
+ * the digits of large logits. */
+struct pf_vocab_ce_bwd_args {
+    int64_t n_rows, vocab, ld, first_vocab, n_vocab;
+    const int32_t *targets;
+    void *logits;
+    const float *whole; /* [n_rows, 2]: m, s */
+    float grad_scale;
+};
+
+/*
  * AdamW with decoupled decay, Source: Loshchilov & Hutter 2019 in the order of torch.optim.AdamW:
  *     g = grad * grad_scale
  *     p = p * (1 - lr*weight_decay)
@@ -360,6 +389,8 @@ union pf_op_args {
     struct pf_scale_args scale;
     struct pf_dropout_args dropout;
     struct pf_cross_entropy_args cross_entropy;
+    struct pf_vocab_ce_fwd_args vocab_ce_fwd;
+    struct pf_vocab_ce_bwd_args vocab_ce_bwd;
     struct pf_adamw_args adamw;
 };
 

@@ -217,6 +217,24 @@ int pf_op_scale(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_scale_a
 int pf_op_dropout(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_dropout_args *args);
 int pf_op_cross_entropy(struct pf_ops *ops, enum pf_dtype dtype,
                         const struct pf_cross_entropy_args *args);
+int pf_op_vocab_ce_fwd(struct pf_ops *ops, enum pf_dtype dtype,
+                       const struct pf_vocab_ce_fwd_args *args);
+int pf_op_vocab_ce_bwd(struct pf_ops *ops, enum pf_dtype dtype,
+                       const struct pf_vocab_ce_bwd_args *args);
 int pf_op_adamw(struct pf_ops *ops, enum pf_dtype dtype, const struct pf_adamw_args *args);
+
+/*
+ * What the whole vocabulary's cross-entropy is, from n_parts parts' stats [n_parts, n_rows, 3] as
+ * vocab_ce_fwd leaves them and an all-gather lays them out: of each row
+ *
+ *     m = max m_p,  s = sum_p s_p exp(m_p - m),  loss = log s + m - sum_p target_p
+ *
+ * summed in the order of parts, in double, so that all ranks find the same bits. Overwrites
+ * whole [n_rows, 2] with m and s, which vocab_ce_bwd wants, and loss [n_rows]; a row with target -1 has
+ * m = 0, s = 1, loss 0. whole and loss must not overlap stats. Cannot fail; NaN stays NaN.
+ * log(sum exp) of a row is m + log s.
+ */
+void pf_vocab_ce_combine(const float *stats, int n_parts, int64_t n_rows, const int32_t *targets,
+                         float *whole, float *loss);
 
 #endif

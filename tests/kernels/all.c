@@ -599,6 +599,49 @@ static bool build_cross_entropy(struct run *r, int i)
     return true;
 }
 
+/* Columns of a vocabulary: what comes before, how many follow. */
+static const struct {
+    int64_t before, after;
+    bool is_empty;
+} vocab_parts[] = {{0, 0, false}, {3, 0, false}, {2, 9, false}, {5, 1, true}};
+
+static bool build_vocab_ce_fwd(struct run *r, int i)
+{
+    struct pf_vocab_ce_fwd_args *c = &r->args.vocab_ce_fwd;
+    const int part = i / COUNT(row_shapes), shape = i % COUNT(row_shapes);
+
+    TAKE(part, vocab_parts);
+    *c = (struct pf_vocab_ce_fwd_args){.n_rows = row_shapes[shape][0],
+                                       .vocab =
+                                           vocab_parts[part].is_empty ? 0 : row_shapes[shape][1],
+                                       .first_vocab = vocab_parts[part].before};
+    c->n_vocab = part ? c->first_vocab + c->vocab + vocab_parts[part].after : 0;
+    c->ld = padded(shape, c->vocab);
+    c->targets = indices(r, c->n_rows, -1, part ? c->n_vocab : c->vocab);
+    c->logits = filled(r, r->dtype, c->n_rows, c->vocab, c->ld, -9, 9, false);
+    c->stats = output_typed(r, PF_DTYPE_F32, c->n_rows, 3, 3);
+    return true;
+}
+
+static bool build_vocab_ce_bwd(struct run *r, int i)
+{
+    struct pf_vocab_ce_bwd_args *c = &r->args.vocab_ce_bwd;
+    const int part = i / COUNT(row_shapes), shape = i % COUNT(row_shapes);
+
+    TAKE(part, vocab_parts);
+    *c = (struct pf_vocab_ce_bwd_args){.n_rows = row_shapes[shape][0],
+                                       .vocab =
+                                           vocab_parts[part].is_empty ? 0 : row_shapes[shape][1],
+                                       .first_vocab = vocab_parts[part].before,
+                                       .grad_scale = 0.25f};
+    c->n_vocab = part ? c->first_vocab + c->vocab + vocab_parts[part].after : 0;
+    c->ld = padded(shape, c->vocab);
+    c->targets = indices(r, c->n_rows, -1, part ? c->n_vocab : c->vocab);
+    c->logits = filled(r, r->dtype, c->n_rows, c->vocab, c->ld, -9, 9, true);
+    c->whole = filled(r, PF_DTYPE_F32, c->n_rows, 2, 2, 9, 20, false);
+    return true;
+}
+
 static bool build_adamw(struct run *r, int i)
 {
     struct pf_adamw_args *a = &r->args.adamw;
@@ -645,6 +688,8 @@ static const struct {
     [PF_OP_SCALE] = {build_scale},
     [PF_OP_DROPOUT] = {build_dropout},
     [PF_OP_CROSS_ENTROPY] = {build_cross_entropy},
+    [PF_OP_VOCAB_CE_FWD] = {build_vocab_ce_fwd},
+    [PF_OP_VOCAB_CE_BWD] = {build_vocab_ce_bwd},
     [PF_OP_ADAMW] = {build_adamw},
 };
 
@@ -689,6 +734,10 @@ static int call(struct pf_ops *ops, enum pf_op op, struct run *r)
         return pf_op_dropout(ops, r->dtype, &r->args.dropout);
     case PF_OP_CROSS_ENTROPY:
         return pf_op_cross_entropy(ops, r->dtype, &r->args.cross_entropy);
+    case PF_OP_VOCAB_CE_FWD:
+        return pf_op_vocab_ce_fwd(ops, r->dtype, &r->args.vocab_ce_fwd);
+    case PF_OP_VOCAB_CE_BWD:
+        return pf_op_vocab_ce_bwd(ops, r->dtype, &r->args.vocab_ce_bwd);
     case PF_OP_ADAMW:
         return pf_op_adamw(ops, r->dtype, &r->args.adamw);
     default:

@@ -215,6 +215,110 @@ static void dropout_of_some_heads_is_that_of_all(void)
        "and backward (%s)", what);
 }
 
+/* Cross-entropy -------------------------------------------------------------------------------- */
+
+enum { R = 7, C = 203 };
+static const int64_t columns[] = {0, 67, 67, 100, C};
+enum { N_CUTS = COUNT(columns) - 1 };
+static const int32_t goals[R] = {0, 202, -1, 66, 67, 99, 100};
+static const float grad_scale = 0.3f;
+
+static float logits[R * C], dense[R * C], parted[R * C];
+static float dense_loss[R], parted_loss[R], stats[N_CUTS * R * 3], joined[R * 2];
+
+/* Loss and gradient of the rows as they are, and in parts. */
+static void lose(const int32_t *targets)
+{
+    memcpy(dense, logits, sizeof dense);
+    memcpy(parted, logits, sizeof parted);
+    must(pf_op_cross_entropy(
+        ops, dtype,
+        &(struct pf_cross_entropy_args){R, C, C, targets, dense, dense_loss, true, grad_scale}));
+    for (int p = 0; p < N_CUTS; p++) {
+        const int64_t first = columns[p], n = columns[p + 1] - first;
+        must(pf_op_vocab_ce_fwd(ops, dtype,
+                                &(struct pf_vocab_ce_fwd_args){R, n, C, first, C, targets,
+                                                               n ? at(parted, first) : NULL,
+                                                               stats + (int64_t)p * R * 3}));
+    }
+    pf_vocab_ce_combine(stats, N_CUTS, R, targets, joined, parted_loss);
+    for (int p = 0; p < N_CUTS; p++) {
+        const int64_t first = columns[p], n = columns[p + 1] - first;
+        must(pf_op_vocab_ce_bwd(ops, dtype,
+                                &(struct pf_vocab_ce_bwd_args){R, n, C, first, C, targets,
+                                                               n ? at(parted, first) : NULL, joined,
+                                                               grad_scale}));
+    }
+}
+
+/* Two roundings of halves may fall on two sides: one unit of them. */
+static void parts_lose_what_the_whole_loses(const char *of)
+{
+    const float unit = dtype == PF_DTYPE_F32 ? 1e-6f : dtype == PF_DTYPE_BF16 ? 0x1p-7f : 0x1p-10f;
+    float worst_loss = 0, worst = 0;
+    bool finite = true;
+
+    for (int r = 0; r < R; r++) {
+        const float off = fabsf(parted_loss[r] - dense_loss[r]) / (1 + fabsf(dense_loss[r]));
+        worst_loss = fmaxf(worst_loss, off);
+        finite = finite && isfinite(parted_loss[r]);
+    }
+    for (int i = 0; i < R * C; i++) {
+        const float x = get(parted, i), want = get(dense, i);
+        worst = fmaxf(worst, fabsf(x - want) / (1e-3f + fabsf(want)));
+        finite = finite && isfinite(x);
+    }
+    ok(finite && worst_loss < 1e-6f, "parts lose what the whole loses, of %s (%s, %.1e)", of, what,
+       (double)worst_loss);
+    ok(worst <= unit, "and have its gradient (%s, %.1e)", what, (double)worst);
+    ok(parted_loss[2] == 0 && get(parted, 2 * C) == 0 && get(parted, 3 * C - 1) == 0,
+       "and nothing of a row without target (%s)", what);
+}
+
+static void cross_entropy_of_parts(void)
+{
+    static const int32_t none[R] = {-1, -1, -1, -1, -1, -1, -1};
+    bool nothing = true;
+
+    fill(logits, R * C, 9);
+    lose(goals);
+    parts_lose_what_the_whole_loses("common logits");
+    fill(logits, R * C, 1e4f);
+    for (int r = 0; r < R; r++) {
+        put(logits, r * C + 3, 1e4f);
+        put(logits, r * C + 101, 1e4f);
+        put(logits, r * C + 5, -1e4f);
+    }
+    lose(goals);
+    parts_lose_what_the_whole_loses("logits of ten thousand");
+    lose(none);
+    for (int i = 0; i < R * C; i++) {
+        nothing = nothing && get(parted, i) == 0 && parted_loss[i / C] == 0;
+    }
+    ok(nothing, "rows none of which counts have neither loss nor gradient (%s)", what);
+}
+
+/* Masked logits fill a part, but for row 4; row 3 holds a NaN among them. */
+static void masked_parts_add_nothing(void)
+{
+    fill(logits, R * C, 2);
+    for (int r = 0; r < R; r++) {
+        for (int j = 0; j < 66 && r != 4; j++) {
+            put(logits, r * C + j, -INFINITY);
+        }
+    }
+    put(logits, 0, 1);
+    put(logits, 3 * C + 66, -INFINITY);
+    put(logits, C + 66, -INFINITY);
+    const int32_t targets[R] = {0, 202, -1, 67, 67, 99, 100};
+    lose(targets);
+    parts_lose_what_the_whole_loses("masked logits");
+    put(logits, 3 * C + 20, NAN);
+    lose(targets);
+    ok(isnan(parted_loss[3]) && isnan(get(parted, 4 * C - 1)) && isfinite(parted_loss[4]),
+       "a NaN among masked logits is found (%s)", what);
+}
+
 /* ---------------------------------------------------------------------------------------------- */
 
 static void everything(void)
@@ -230,6 +334,8 @@ static void everything(void)
         embedding_of_parts_sums_to_that_of_the_whole();
         gradients_of_parts_are_those_of_the_whole();
         dropout_of_some_heads_is_that_of_all();
+        cross_entropy_of_parts();
+        masked_parts_add_nothing();
     }
 }
 

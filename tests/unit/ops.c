@@ -192,6 +192,14 @@ static void arguments_are_checked(void)
     g.m = -1;
     REFUSED(pf_op_gemm(ops, PF_DTYPE_F32, &g), "negative", "a negative size");
     ok(pf_op_gemm(ops, PF_DTYPE_I32, &g) == PF_ENOTSUP, "an op of integers is not supported");
+    REFUSED(pf_op_vocab_ce_fwd(
+                ops, PF_DTYPE_F32,
+                &(struct pf_vocab_ce_fwd_args){2, 2, 2, 2, 4, (const int32_t[]){3, 4}, x, y}),
+            "target 4", "a target beyond the vocabulary");
+    REFUSED(pf_op_vocab_ce_bwd(
+                ops, PF_DTYPE_F32,
+                &(struct pf_vocab_ce_bwd_args){2, 2, 2, 2, 0, (const int32_t[]){0, 1}, y, x, 1}),
+            "needs n_vocab", "a part of a vocabulary of unknown size");
     ok(y[0] == 5, "a refused call writes nothing");
     pf_ops_free(ops);
 }
