@@ -6,62 +6,12 @@
  */
 #include "train/train_internal.h"
 
-#include <pf/error.h>
 #include <pf/json.h>
 
-#include "scratch.h"
-#include "tap.h"
+#include "jobs.h"
 
 #include <signal.h>
 #include <sys/resource.h>
-
-static struct pf_comm *world;
-static int rank;
-
-/* One line of TAP for all ranks: it holds if it holds on each. */
-static void all_ok(bool holds, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void all_ok(bool holds, const char *format, ...)
-{
-    const int err =
-        pf_comm_all_agree(world, holds ? 0 : pf_fail(PF_EDIFFER, "%s", pf_error_message()), NULL);
-    char claim[256];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(claim, sizeof claim, format, args);
-    va_end(args);
-    if (rank == 0) {
-        ok(err == 0, "%s", claim);
-        if (err) {
-            printf("# %s\n", pf_error_message());
-        }
-    }
-}
-
-static void share_scratch(void)
-{
-    if (rank == 0) {
-        scratch_make();
-    }
-    if (pf_comm_broadcast(world, scratch_dir, sizeof scratch_dir, 0) != 0) {
-        exit(6);
-    }
-}
-
-/* The first n ranks as a job of their own; NULL on the others. */
-static struct pf_comm *job_of(int n)
-{
-    static const int ranks[] = {0, 1, 2, 3};
-    char name[16];
-    struct pf_comm *job = NULL;
-
-    snprintf(name, sizeof name, "job of %d", n);
-    if (pf_comm_split(world, ranks, n, name, &job) != 0) {
-        fprintf(stderr, "%s\n", pf_error_message());
-        exit(6);
-    }
-    return job;
-}
 
 /* A trainer that has its state, and nothing that computes ----------------------------------------- */
 
@@ -429,14 +379,7 @@ static void r31_the_plan_tells_every_rank(void)
 
 int main(int argc, char **argv)
 {
-    const struct pf_comm_options options = {.timeout_s = 60};
-
-    if (pf_comm_init(&argc, &argv, &options, &world) != 0) {
-        fprintf(stderr, "%s\n", pf_error_message());
-        return 6;
-    }
-    rank = pf_comm_rank(world);
-    share_scratch();
+    jobs_begin(argc, argv);
     if (rank == 0) {
         put_text(at("config.json"),
                  "{ \"input_dir\": \"synthetic:markov?vocab=64&order=1\", \"max_steps\": 9,"
@@ -448,11 +391,5 @@ int main(int argc, char **argv)
     loaded();
     full_disk();
     r31_the_plan_tells_every_rank();
-    (void)pf_comm_barrier(world);
-    int status = 0;
-    if (rank == 0) {
-        scratch_remove();
-        status = done();
-    }
-    return pf_comm_finalize(world) != 0 ? 6 : status;
+    return jobs_end();
 }
