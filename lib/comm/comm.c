@@ -53,6 +53,7 @@ static const char *const kind_names[PF_COMM_KIND_COUNT] = {
     [PF_COMM_SEND] = "send",
     [PF_COMM_RECV] = "recv",
     [PF_COMM_GROUP] = "a group of sends and receives",
+    [PF_COMM_WAIT] = "wait for a message",
 };
 
 /* Instances -------------------------------------------------------------------------------------
@@ -172,6 +173,9 @@ int pf_comm_finalize(struct pf_comm *world)
 {
     if (!world) {
         return 0;
+    }
+    if (world->n_in_flight > 0) {
+        return pf_fail(PF_EINVAL, "the world ends with %d messages under way", world->n_in_flight);
     }
     PF_TRY(pf_comm_barrier(world));
     if (job_world == world) {
@@ -466,18 +470,24 @@ int pf_comm_barrier(struct pf_comm *comm)
 /* Point to point --------------------------------------------------------------------------------
  */
 
+static int check_address(const struct pf_comm *comm, enum pf_comm_kind kind, int peer, int tag)
+{
+    PF_TRY(check_root(comm, peer));
+    if (tag < 0 || tag > PF_COMM_MAX_TAG) {
+        return pf_fail(PF_EINVAL, "%s with tag %d, allowed are 0 to %d", kind_names[kind], tag,
+                       PF_COMM_MAX_TAG);
+    }
+    return 0;
+}
+
 static int check_message(const struct pf_comm *comm, enum pf_comm_kind kind, int peer, int tag)
 {
     const struct pf_comm *open_group = comm->world->open_group;
 
-    PF_TRY(check_root(comm, peer));
+    PF_TRY(check_address(comm, kind, peer, tag));
     if (open_group && open_group != comm) {
         return pf_fail(PF_EINVAL, "%s in '%s' inside a group of '%s'", kind_names[kind], comm->name,
                        open_group->name);
-    }
-    if (tag < 0 || tag > PF_COMM_MAX_TAG) {
-        return pf_fail(PF_EINVAL, "%s with tag %d, allowed are 0 to %d", kind_names[kind], tag,
-                       PF_COMM_MAX_TAG);
     }
     if (peer == comm->rank && open_group != comm) {
         return pf_fail(PF_EINVAL, "%s of rank %d with itself would wait for ever", kind_names[kind],
@@ -524,6 +534,69 @@ int pf_comm_group_end(struct pf_comm *comm)
     const struct call call = begin_message(comm, PF_COMM_GROUP, 0);
     comm->world->open_group = NULL;
     return end(call, comm->ops->group_end(comm));
+}
+
+/* A message that is begun needs room, and no group around it. */
+static int check_flight(const struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes, int peer,
+                        int tag)
+{
+    const size_t n = pf_comm_n_parts(bytes);
+
+    PF_TRY(check_closed(comm, kind));
+    PF_TRY(check_address(comm, kind, peer, tag));
+    if (n > (size_t)(PF_COMM_MAX_IN_FLIGHT - comm->world->n_in_flight)) {
+        return pf_fail(PF_EINVAL,
+                       "%s %s rank %d with tag %d in group '%s': %d messages are under way, "
+                       "of %d that can be",
+                       kind_names[kind], kind == PF_COMM_SEND ? "to" : "from",
+                       comm->world_ranks[peer], tag, comm->name, comm->world->n_in_flight,
+                       PF_COMM_MAX_IN_FLIGHT);
+    }
+    return 0;
+}
+
+int pf_comm_isend(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag,
+                  struct pf_comm_message *message_out)
+{
+    int slot;
+
+    PF_TRY(check_flight(comm, PF_COMM_SEND, bytes, peer, tag));
+    const struct call call = begin_message(comm, PF_COMM_SEND, bytes);
+    PF_TRY(end(call, comm->ops->isend(comm, buf, bytes, peer, tag, &slot)));
+    *message_out = (struct pf_comm_message){comm, slot};
+    return 0;
+}
+
+int pf_comm_irecv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag,
+                  struct pf_comm_message *message_out)
+{
+    int slot;
+
+    PF_TRY(check_flight(comm, PF_COMM_RECV, bytes, peer, tag));
+    const struct call call = begin_message(comm, PF_COMM_RECV, bytes);
+    PF_TRY(end(call, comm->ops->irecv(comm, buf, bytes, peer, tag, &slot)));
+    *message_out = (struct pf_comm_message){comm, slot};
+    return 0;
+}
+
+int pf_comm_wait(struct pf_comm_message *message)
+{
+    struct pf_comm *const comm = message->comm;
+
+    if (!comm) {
+        return 0;
+    }
+    PF_TRY(check_closed(comm, PF_COMM_WAIT));
+    comm->stats.calls[PF_COMM_WAIT]++;
+    const struct call call = {comm, PF_COMM_WAIT, pf_time_monotonic()};
+    const int slot = message->slot;
+    *message = (struct pf_comm_message){0};
+    return end(call, comm->ops->wait(comm, slot));
+}
+
+int pf_comm_progress(struct pf_comm *comm)
+{
+    return comm->world->ops->progress(comm->world);
 }
 
 /* Agreement -------------------------------------------------------------------------------------

@@ -23,6 +23,14 @@ void pf_comm_base_release(struct pf_comm *comm);
 int pf_comm_self_new(struct pf_comm *world, const char *name, int world_rank,
                      struct pf_comm **comm_out);
 
+#define MESSAGE_MAX_BYTES ((size_t)1 << 30) /* one message of a transport: MPI's count is an int */
+
+/* How many of these a message of any length is, at least one. */
+static inline size_t pf_comm_n_parts(size_t bytes)
+{
+    return bytes > 0 ? (bytes - 1) / MESSAGE_MAX_BYTES + 1 : 1;
+}
+
 /* split.c: the world's cache of groups; freeing it frees them, the latest first, and gives the first
  * error. NULL where memory is short. */
 struct pf_comm_groups *pf_comm_groups_new(void);

@@ -66,7 +66,7 @@ static int allocate_job(struct job *job, int size)
 {
     const size_t n = (size_t)size;
 
-    job->capacity = 2 * n + 64;
+    job->capacity = 2 * n + PF_COMM_MAX_IN_FLIGHT;
     job->heard = pf_calloc_array(n, sizeof *job->heard);
     job->outbox = pf_calloc_array(n, sizeof *job->outbox);
     job->outbox_busy = pf_calloc_array(n, sizeof *job->outbox_busy);
@@ -81,6 +81,7 @@ static int allocate_job(struct job *job, int size)
     for (size_t r = 0; r < n; r++) {
         job->outbox_busy[r] = MPI_REQUEST_NULL;
     }
+    pf_mpi_flights_init(job);
     return 0;
 }
 
@@ -388,6 +389,10 @@ const struct pf_comm_ops pf_comm_ops_mpi = {
     .recv = pf_mpi_recv,
     .group_start = pf_mpi_group_start,
     .group_end = pf_mpi_group_end,
+    .isend = pf_mpi_isend,
+    .irecv = pf_mpi_irecv,
+    .wait = pf_mpi_wait,
+    .progress = pf_mpi_progress,
     .barrier = pf_mpi_barrier,
     .split = mpi_split,
     .reserve = mpi_reserve,

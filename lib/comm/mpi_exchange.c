@@ -109,7 +109,7 @@ static int check_lengths(struct mpi *c)
  * is often microseconds behind; then sleeps between polls, ever longer, so that ranks that share a
  * core can run, and listens for questions.
  */
-static int wait_all(struct mpi *c)
+int pf_mpi_wait_all(struct mpi *c)
 {
     struct job *job = c->job;
     const double start = pf_time_monotonic(), timeout_s = c->base.world->timeout_s;
@@ -141,7 +141,7 @@ static int wait_all(struct mpi *c)
     return 0;
 }
 
-static int begin(struct mpi *c, enum pf_comm_kind kind)
+int pf_mpi_begin(struct mpi *c, enum pf_comm_kind kind)
 {
     if (c->base.world->broken) {
         return pf_fail(PF_ECOMM, "%s in group '%s' after a failed exchange",
@@ -202,7 +202,7 @@ static int all_reduce_small(struct mpi *c, void *buf, size_t count, enum pf_comm
             PF_TRY(post_send(c, buf, bytes, r, tag));
         }
     }
-    PF_TRY(wait_all(c));
+    PF_TRY(pf_mpi_wait_all(c));
     reduce_slots(c, buf, buf, count, dtype, op);
     return 0;
 }
@@ -226,7 +226,7 @@ static int exchange_and_reduce(struct mpi *c, unsigned char *buf, size_t n,
             PF_TRY(post_send(c, buf + theirs.at * width, theirs.n * width, r, tag));
         }
     }
-    PF_TRY(wait_all(c));
+    PF_TRY(pf_mpi_wait_all(c));
     reduce_slots(c, buf + mine.at * width, buf + mine.at * width, mine.n, dtype, op);
     return 0;
 }
@@ -248,7 +248,7 @@ static int gather_slices(struct mpi *c, unsigned char *buf, size_t n, size_t wid
             PF_TRY(post_send(c, buf + mine.at * width, mine.n * width, r, tag));
         }
     }
-    return wait_all(c);
+    return pf_mpi_wait_all(c);
 }
 
 int pf_mpi_all_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
@@ -259,7 +259,7 @@ int pf_mpi_all_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_com
     const size_t window = slot_bytes(c) / width * (size_t)comm->size;
     const int tag = collective_tag(c, PF_COMM_ALL_REDUCE);
 
-    PF_TRY(begin(c, PF_COMM_ALL_REDUCE));
+    PF_TRY(pf_mpi_begin(c, PF_COMM_ALL_REDUCE));
     if (count * width <= SMALL_BYTES) {
         return all_reduce_small(c, buf, count, dtype, op, tag);
     }
@@ -279,13 +279,13 @@ int pf_mpi_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dt
     const size_t width = pf_comm_dtype_bytes(dtype), window = slot_bytes(c) / width;
     const int tag = collective_tag(c, PF_COMM_REDUCE);
 
-    PF_TRY(begin(c, PF_COMM_REDUCE));
+    PF_TRY(pf_mpi_begin(c, PF_COMM_REDUCE));
     for (size_t at = 0; at < count; at += window) {
         unsigned char *part = (unsigned char *)buf + at * width;
         const size_t n = count - at < window ? count - at : window;
         if (comm->rank != root) {
             PF_TRY(post_send(c, part, n * width, root, tag));
-            PF_TRY(wait_all(c));
+            PF_TRY(pf_mpi_wait_all(c));
             continue;
         }
         for (int r = 0; r < comm->size; r++) {
@@ -293,7 +293,7 @@ int pf_mpi_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dt
                 PF_TRY(post_recv(c, slot(c, r), n * width, r, tag));
             }
         }
-        PF_TRY(wait_all(c));
+        PF_TRY(pf_mpi_wait_all(c));
         reduce_slots(c, part, part, n, dtype, op);
     }
     return 0;
@@ -307,7 +307,7 @@ int pf_mpi_reduce_scatter(struct pf_comm *comm, const void *send, void *recv, si
     const unsigned char *rows = send;
     const int tag = collective_tag(c, PF_COMM_REDUCE_SCATTER);
 
-    PF_TRY(begin(c, PF_COMM_REDUCE_SCATTER));
+    PF_TRY(pf_mpi_begin(c, PF_COMM_REDUCE_SCATTER));
     for (size_t at = 0; at < count; at += window) {
         const size_t n = count - at < window ? count - at : window;
         for (int r = 0; r < comm->size; r++) {
@@ -316,7 +316,7 @@ int pf_mpi_reduce_scatter(struct pf_comm *comm, const void *send, void *recv, si
                 PF_TRY(post_send(c, rows + ((size_t)r * count + at) * width, n * width, r, tag));
             }
         }
-        PF_TRY(wait_all(c));
+        PF_TRY(pf_mpi_wait_all(c));
         reduce_slots(c, (unsigned char *)recv + at * width,
                      rows + ((size_t)comm->rank * count + at) * width, n, dtype, op);
     }
@@ -337,14 +337,14 @@ static int broadcast_chunk(struct mpi *c, void *buf, size_t bytes, int root, int
     }
     if (place != 0) {
         PF_TRY(post_recv(c, buf, bytes, (place - bit + root) % size, tag));
-        PF_TRY(wait_all(c));
+        PF_TRY(pf_mpi_wait_all(c));
     }
     for (bit >>= 1; bit > 0; bit >>= 1) {
         if (place + bit < size) {
             PF_TRY(post_send(c, buf, bytes, (place + bit + root) % size, tag));
         }
     }
-    return wait_all(c);
+    return pf_mpi_wait_all(c);
 }
 
 int pf_mpi_broadcast(struct pf_comm *comm, void *buf, size_t bytes, int root)
@@ -352,7 +352,7 @@ int pf_mpi_broadcast(struct pf_comm *comm, void *buf, size_t bytes, int root)
     struct mpi *c = mpi_of(comm);
     const int tag = collective_tag(c, PF_COMM_BROADCAST);
 
-    PF_TRY(begin(c, PF_COMM_BROADCAST));
+    PF_TRY(pf_mpi_begin(c, PF_COMM_BROADCAST));
     for (size_t at = 0; at < bytes; at += BROADCAST_CHUNK_BYTES) {
         const size_t n = bytes - at < BROADCAST_CHUNK_BYTES ? bytes - at : BROADCAST_CHUNK_BYTES;
         PF_TRY(broadcast_chunk(c, (unsigned char *)buf + at, n, root, tag));
@@ -387,7 +387,7 @@ int pf_mpi_all_gather(struct pf_comm *comm, const void *send, void *recv, const 
     const size_t most = largest(bytes, comm->size);
     unsigned char *to = recv;
 
-    PF_TRY(begin(c, PF_COMM_ALL_GATHER));
+    PF_TRY(pf_mpi_begin(c, PF_COMM_ALL_GATHER));
     for (size_t at = 0; at < most; at += MESSAGE_MAX_BYTES) {
         const size_t mine = chunk_at(bytes[comm->rank], at);
         for (int r = 0; r < comm->size; r++) {
@@ -399,7 +399,7 @@ int pf_mpi_all_gather(struct pf_comm *comm, const void *send, void *recv, const 
                 PF_TRY(post_send(c, (const unsigned char *)send + at, mine, r, tag));
             }
         }
-        PF_TRY(wait_all(c));
+        PF_TRY(pf_mpi_wait_all(c));
     }
     if (bytes[comm->rank] > 0) {
         memmove(to + offsets[comm->rank], send, bytes[comm->rank]);
@@ -421,7 +421,7 @@ int pf_mpi_all_to_all(struct pf_comm *comm, const void *send, const size_t *send
     unsigned char *to = recv;
     size_t at = 0;
 
-    PF_TRY(begin(c, PF_COMM_ALL_TO_ALL));
+    PF_TRY(pf_mpi_begin(c, PF_COMM_ALL_TO_ALL));
     if (send_bytes[me] != recv_bytes[me]) {
         return pf_fail(PF_EDISAGREE, "rank %d sends itself %zu bytes and expects %zu",
                        comm->world_ranks[me], send_bytes[me], recv_bytes[me]);
@@ -436,7 +436,7 @@ int pf_mpi_all_to_all(struct pf_comm *comm, const void *send, const size_t *send
                 PF_TRY(post_send(c, out ? from + send_offsets[r] + at : from, out, r, tag));
             }
         }
-        PF_TRY(wait_all(c));
+        PF_TRY(pf_mpi_wait_all(c));
         at += MESSAGE_MAX_BYTES;
     } while (at < most);
     if (send_bytes[me] > 0) {
@@ -451,11 +451,11 @@ int pf_mpi_barrier(struct pf_comm *comm)
     struct mpi *c = mpi_of(comm);
     const int tag = collective_tag(c, PF_COMM_BARRIER), size = comm->size;
 
-    PF_TRY(begin(c, PF_COMM_BARRIER));
+    PF_TRY(pf_mpi_begin(c, PF_COMM_BARRIER));
     for (int step = 1; step < size; step *= 2) {
         PF_TRY(post_recv(c, NULL, 0, (comm->rank - step + size) % size, tag));
         PF_TRY(post_send(c, NULL, 0, (comm->rank + step) % size, tag));
-        PF_TRY(wait_all(c));
+        PF_TRY(pf_mpi_wait_all(c));
     }
     return 0;
 }
@@ -468,7 +468,7 @@ static int move(struct mpi *c, enum pf_comm_kind kind, unsigned char *buf, size_
     size_t at = 0;
 
     if (is_alone) {
-        PF_TRY(begin(c, kind));
+        PF_TRY(pf_mpi_begin(c, kind));
         pf_mpi_set_place(c, kind, peer, tag);
     }
     do {
@@ -476,7 +476,7 @@ static int move(struct mpi *c, enum pf_comm_kind kind, unsigned char *buf, size_
         PF_TRY(kind == PF_COMM_SEND ? post_send(c, n ? buf + at : NULL, n, peer, tag)
                                     : post_recv(c, n ? buf + at : NULL, n, peer, tag));
         if (is_alone) {
-            PF_TRY(wait_all(c));
+            PF_TRY(pf_mpi_wait_all(c));
         }
         at += MESSAGE_MAX_BYTES;
     } while (at < bytes);
@@ -495,10 +495,10 @@ int pf_mpi_recv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag
 
 int pf_mpi_group_start(struct pf_comm *comm)
 {
-    return begin(mpi_of(comm), PF_COMM_GROUP);
+    return pf_mpi_begin(mpi_of(comm), PF_COMM_GROUP);
 }
 
 int pf_mpi_group_end(struct pf_comm *comm)
 {
-    return wait_all(mpi_of(comm));
+    return pf_mpi_wait_all(mpi_of(comm));
 }

@@ -21,7 +21,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MESSAGE_MAX_BYTES ((size_t)1 << 30)     /* one MPI message: its count is an int */
 #define BROADCAST_CHUNK_BYTES ((size_t)1 << 20) /* so that the levels of the tree overlap */
 #define SMALL_BYTES ((size_t)1024)              /* up to here one exchange beats two */
 #define LINE 64                                 /* slices start at multiples of a cache line */
@@ -63,6 +62,15 @@ struct request_info {
     int expected; /* bytes of a receive, -1 for a send */
 };
 
+/* A part of a message that was begun and not yet waited for. */
+struct flight {
+    MPI_Request request;
+    struct request_info info;
+    int32_t kind; /* PF_COMM_SEND or _RECV */
+    int peer, tag;
+    int next; /* the message's next part, or the next free slot; -1: none */
+};
+
 /* The parts that all communicators of a job share. */
 struct job {
     MPI_Comm news;
@@ -75,6 +83,8 @@ struct job {
     struct request_info *info;
     MPI_Status *statuses;
     size_t n_requests, capacity;
+    struct flight flights[PF_COMM_MAX_IN_FLIGHT];
+    int free_flight;      /* the first of the list */
     const void **sources; /* [world size] for pf_comm_reduce_ranks */
     unsigned char *staging;
     size_t staging_bytes;
@@ -112,7 +122,15 @@ void pf_mpi_listen(struct mpi *c);
 int pf_mpi_expire(struct mpi *c);
 void pf_mpi_describe(const struct place *place, char *text, size_t text_bytes);
 
-/* mpi_exchange.c: the operations of the table, which comm_ops describes. */
+/* mpi_exchange.c: forget the requests of the operation before; then wait for all that were begun
+ * since. */
+int pf_mpi_begin(struct mpi *c, enum pf_comm_kind kind);
+int pf_mpi_wait_all(struct mpi *c);
+
+/* mpi_flight.c: no message is under way. */
+void pf_mpi_flights_init(struct job *job);
+
+/* mpi_exchange.c and mpi_flight.c: the operations of the table, which comm_ops describes. */
 int pf_mpi_all_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
                       enum pf_comm_op op);
 int pf_mpi_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
@@ -130,5 +148,10 @@ int pf_mpi_send(struct pf_comm *comm, const void *buf, size_t bytes, int peer, i
 int pf_mpi_recv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag);
 int pf_mpi_group_start(struct pf_comm *comm);
 int pf_mpi_group_end(struct pf_comm *comm);
+int pf_mpi_isend(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag,
+                 int *slot_out);
+int pf_mpi_irecv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag, int *slot_out);
+int pf_mpi_wait(struct pf_comm *comm, int slot);
+int pf_mpi_progress(struct pf_comm *world);
 
 #endif

@@ -19,8 +19,19 @@ struct note {
     bool taken;
 };
 
+/* A message to oneself that was begun and not yet waited for: the later of the two calls moves it. */
+struct flight {
+    enum { FREE, SEND, RECV, MOVED, CROOKED } state;
+    void *buf; /* of a send only read */
+    size_t bytes;
+    int tag;
+    uint64_t number; /* in the order in which they were begun */
+};
+
 struct self {
     struct pf_comm base;
+    struct flight flights[PF_COMM_MAX_IN_FLIGHT];
+    uint64_t n_begun;
     struct note *notes;
     size_t n_notes, capacity;
 };
@@ -195,6 +206,95 @@ static int self_group_end(struct pf_comm *comm)
     return 0;
 }
 
+/* The first message of the tag that waits for its counterpart in this state; -1: none. */
+static int find_flight(const struct self *self, int state, int tag)
+{
+    int first = -1;
+
+    for (int i = 0; i < PF_COMM_MAX_IN_FLIGHT; i++) {
+        const struct flight *f = &self->flights[i];
+        if ((int)f->state == state && (state == FREE || f->tag == tag) &&
+            (first < 0 || f->number < self->flights[first].number)) {
+            first = i;
+        }
+    }
+    return first;
+}
+
+static void meet(struct flight *recv, struct flight *send)
+{
+    const bool fits = recv->bytes == send->bytes;
+
+    if (fits && send->bytes > 0) {
+        memmove(recv->buf, send->buf, send->bytes);
+    }
+    recv->state = fits ? MOVED : CROOKED;
+    send->state = recv->state;
+}
+
+static int begin_flight(struct pf_comm *comm, bool is_send, void *buf, size_t bytes, int tag,
+                        int *slot_out)
+{
+    struct self *self = (struct self *)comm;
+    const int slot = find_flight(self, FREE, 0);
+    const int other = find_flight(self, is_send ? RECV : SEND, tag);
+    struct flight *mine = &self->flights[slot];
+
+    *mine = (struct flight){.state = is_send ? SEND : RECV,
+                            .buf = buf,
+                            .bytes = bytes,
+                            .tag = tag,
+                            .number = ++self->n_begun};
+    comm->world->n_in_flight++;
+    if (other >= 0) {
+        struct flight *theirs = &self->flights[other];
+        meet(is_send ? theirs : mine, is_send ? mine : theirs);
+    }
+    *slot_out = slot;
+    return 0;
+}
+
+static int self_isend(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag,
+                      int *slot_out)
+{
+    (void)peer;
+    return begin_flight(comm, true, (void *)buf, bytes, tag, slot_out);
+}
+
+static int self_irecv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag,
+                      int *slot_out)
+{
+    (void)peer;
+    return begin_flight(comm, false, buf, bytes, tag, slot_out);
+}
+
+static int self_wait(struct pf_comm *comm, int slot)
+{
+    struct flight *f = &((struct self *)comm)->flights[slot];
+    const struct flight was = *f;
+
+    f->state = FREE;
+    comm->world->n_in_flight--;
+    if (was.state == MOVED) {
+        return 0;
+    }
+    if (was.state == CROOKED) {
+        return pf_fail(PF_EDISAGREE, "rank %d sends itself another size than it expects (tag %d)",
+                       comm->world_ranks[0], was.tag);
+    }
+    return pf_fail(PF_EDISAGREE,
+                   "rank %d waits for a message %s itself that it does not %s "
+                   "(tag %d)",
+                   comm->world_ranks[0], was.state == SEND ? "to" : "from",
+                   was.state == SEND ? "receive" : "send", was.tag);
+}
+
+static int self_progress(struct pf_comm *world)
+{
+    (void)world;
+    return 0;
+}
+
 static int self_barrier(struct pf_comm *comm)
 {
     (void)comm;
@@ -252,6 +352,10 @@ const struct pf_comm_ops pf_comm_ops_self = {
     .recv = self_recv,
     .group_start = self_group_start,
     .group_end = self_group_end,
+    .isend = self_isend,
+    .irecv = self_irecv,
+    .wait = self_wait,
+    .progress = self_progress,
     .barrier = self_barrier,
     .split = self_split,
     .reserve = self_reserve,

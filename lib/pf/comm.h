@@ -77,12 +77,23 @@ enum pf_comm_kind {
     PF_COMM_SEND,
     PF_COMM_RECV,
     PF_COMM_GROUP, /* sends and receives between pf_comm_group_start and _end */
+    PF_COMM_WAIT,  /* for a message that was begun, whose calls and bytes count as SEND or RECV */
     PF_COMM_KIND_COUNT
 };
 
 #define PF_COMM_MAX_TAG 16383
 
+/* Messages of a process that pf_comm_isend and _irecv have begun and pf_comm_wait has not ended. One
+ * of more than 1 GiB counts once for each GiB that it has begun. */
+#define PF_COMM_MAX_IN_FLIGHT 256
+
 struct pf_comm;
+
+/* A message under way. All zero: none. */
+struct pf_comm_message {
+    struct pf_comm *comm;
+    int slot; /* the backend's */
+};
 
 struct pf_comm_options {
     double timeout_s;     /* longest wait for a peer; 0: 300 */
@@ -128,6 +139,13 @@ struct pf_comm_ops {
     int (*recv)(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag);
     int (*group_start)(struct pf_comm *comm);
     int (*group_end)(struct pf_comm *comm);
+    /* Begin a message; *slot_out is what wait is given. */
+    int (*isend)(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag,
+                 int *slot_out);
+    int (*irecv)(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag, int *slot_out);
+    int (*wait)(struct pf_comm *comm, int slot);
+    /* Called on the world. */
+    int (*progress)(struct pf_comm *world);
     int (*barrier)(struct pf_comm *comm);
     /* Called by all of parent, each with the list of the new group that it is in (n 0: none, and
      * *group_out is NULL); the lists of different groups have no rank in common. `largest` is the
@@ -160,7 +178,8 @@ struct pf_comm {
     char *name;
     double timeout_s;
     struct pf_comm *open_group; /* of the world: the one between group_start and group_end */
-    bool broken; /* of the world: an exchange failed, only the end of the job is left */
+    bool broken;     /* of the world: an exchange failed, only the end of the job is left */
+    int n_in_flight; /* of the world: messages that nobody has waited for yet */
     struct pf_comm_stats stats;
     struct pf_comm_groups *groups; /* the world's cache; NULL in groups */
 };
@@ -317,6 +336,42 @@ int pf_comm_recv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int ta
  */
 int pf_comm_group_start(struct pf_comm *comm);
 int pf_comm_group_end(struct pf_comm *comm);
+
+/*
+ * Messages that are begun here and waited for later, in any order, with anything in between: other
+ * messages, collectives of any group, computing. The buffer belongs to the message until
+ * pf_comm_wait has returned. Everything else as pf_comm_send and _recv, with whose messages these
+ * share pairs, tags and order; a rank may send to itself. Not inside a group of sends and receives.
+ *
+ *     struct pf_comm_message in, out = {0};
+ *     PF_TRY(pf_comm_irecv(pp, x[0], bytes, previous, tag, &in));     early
+ *     ...
+ *     PF_TRY(pf_comm_wait(&in));                                      x[0] is here
+ *     PF_TRY(pf_comm_wait(&out));                                     y may be written again
+ *     compute(x[0], y);
+ *     PF_TRY(pf_comm_isend(pp, y, bytes, next, tag, &out));
+ *
+ * A send need not end before its receive has begun, so wait for receives that the peer's next send
+ * depends on before waiting for a send to it. At most PF_COMM_MAX_IN_FLIGHT are under way in a
+ * process; one more is PF_EINVAL, as is the end of the world with one that was never waited for.
+ * Nothing is allocated. *message_out is set on success.
+ */
+int pf_comm_isend(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag,
+                  struct pf_comm_message *message_out);
+int pf_comm_irecv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag,
+                  struct pf_comm_message *message_out);
+
+/*
+ * Wait until a message has been sent or received, then make *message none; a message that is none
+ * is no wait. Errors as of send and recv: PF_ETIMEOUT names the peer, counted from the beginning of
+ * this wait; PF_EDISAGREE, where the sizes differ. A message of a rank to itself that has no
+ * counterpart is PF_EDISAGREE with `self`, and a timeout elsewhere.
+ */
+int pf_comm_wait(struct pf_comm_message *message);
+
+/* Let messages under way go on while this rank computes: large ones stand still where neither side
+ * calls anything of this header. Any communicator of the world. Local, does not block. */
+int pf_comm_progress(struct pf_comm *comm);
 
 /* Agreement --------------------------------------------------------------------------------------
  */

@@ -56,7 +56,6 @@ static int stopped_behind_a_group(void)
     return pf_comm_barrier(world);
 }
 
-/* Rank 0 is in groups with 1 and with 2, and has another order than they. */
 /* Rank 0's deadline passes well before the others', so it is the one that speaks. */
 static void let_rank_0_begin(void)
 {
@@ -65,6 +64,7 @@ static void let_rank_0_begin(void)
     }
 }
 
+/* Rank 0 is in groups with 1 and with 2, and has another order than they. */
 static int one_of_two_groups(void)
 {
     struct pf_comm *low, *high;
@@ -119,6 +119,38 @@ static int missing_message(void)
     if (rank == 0) {
         return pf_comm_recv(world, data, 8, 1, 5);
     }
+    return pf_comm_barrier(world);
+}
+
+/* Rank 0 began to receive early, and waits for what never comes. */
+static int missing_early_message(void)
+{
+    struct pf_comm_message early;
+
+    PF_TRY(pf_comm_irecv(world, data, 8, 1, 5, &early));
+    PF_TRY(sum(world));
+    let_rank_0_begin();
+    return rank == 0 ? pf_comm_wait(&early) : pf_comm_barrier(world);
+}
+
+static int sleeping_sender(void)
+{
+    struct pf_comm_message early = {0};
+
+    if (rank == 1) {
+        pf_time_sleep(30);
+    }
+    PF_TRY(pf_comm_irecv(world, data, 8, 1, 5, &early));
+    return pf_comm_wait(&early);
+}
+
+static int short_early_message(void)
+{
+    struct pf_comm_message early;
+
+    PF_TRY(rank == 0 ? pf_comm_irecv(world, data, 8, 1, 5, &early)
+                     : pf_comm_isend(world, data, 4, 0, 5, &early));
+    PF_TRY(pf_comm_wait(&early));
     return pf_comm_barrier(world);
 }
 
@@ -190,6 +222,9 @@ static const struct {
     {"other-size", other_size},
     {"other-larger-size", other_larger_size},
     {"missing-message", missing_message},
+    {"missing-early-message", missing_early_message},
+    {"sleeping-sender", sleeping_sender},
+    {"short-early-message", short_early_message},
     {"own-fault", own_fault},
     {"agreed-fault", agreed_fault},
     {"killed", killed_rank},

@@ -77,6 +77,15 @@ ends 2 other-larger-size 1 6 5 "ranks disagree on the size of broadcast number 1
 ends 2 missing-message 1 6 5 "rank 1 did not arrive at recv from rank 1 with tag 5 in group \
 'world' within 1 s: it waits at barrier number 1 of group 'world'" \
     "a message that nobody sends names its sender"
+ends 2 missing-early-message 1 6 5 "rank 1 did not arrive at recv from rank 1 with tag 5 in group \
+'world' within 1 s: it waits at barrier number 2 of group 'world'" \
+    "a message that was expected early names its sender"
+ends 2 sleeping-sender 1 6 5 "rank 1 did not arrive at recv from rank 1 with tag 5 in group 'world' \
+within 1 s" \
+    "a sender that sleeps is named"
+ends 2 short-early-message 1 6 5 "rank 0 expects 8 bytes from rank 1 at recv from rank 1 with tag 5 in \
+group 'world' and got 4" \
+    "a message that is shorter than was expected early is found"
 ends 2 own-fault 30 3 5 "cannot read 'x'" "a rank that fails by itself ends all with its status"
 ends 2 agreed-fault 30 3 5 "rank 1: cannot read 'x'" "an agreed fault is told once, with its rank"
 ends 2 config 30 6 5 "the configuration differs between rank 0 and rank 1" \
