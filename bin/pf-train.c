@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pf-train: train a model as a config says. See pf-train(1). */
 #include <pf/comm.h>
+#include <pf/compare.h>
 #include <pf/config.h>
 #include <pf/error.h>
 #include <pf/file.h>
+#include <pf/json.h>
 #include <pf/log.h>
 #include <pf/ops.h>
 #include <pf/opts.h>
+#include <pf/str.h>
 #include <pf/tool.h>
 #include <pf/train.h>
 #include <pf/version.h>
@@ -16,12 +19,15 @@
 
 static const char usage[] = "pf-train [options] CONFIG.json [key=value ...]\n"
                             "mpirun -n N pf-train [options] CONFIG.json [key=value ...]\n"
+                            "pf-train --compare-layout LAYOUT CONFIG.json [key=value ...]\n"
                             "pf-train --stop DIR";
 
 struct options {
     struct pf_opts_shared shared;
     bool plan, check, supervise;
     const char *stop, *compare_layout, *launch;
+    int64_t steps;
+    double tolerance;
 };
 
 static int show_plan(struct pf_trainer *trainer, const struct options *o, struct pf_comm *world)
@@ -50,7 +56,10 @@ static int run(struct pf_config *config, const struct options *o, struct pf_comm
     struct pf_trainer *trainer = NULL;
     int err;
 
-    PF_TRY(pf_comm_all_agree(world, pf_config_resolve(config, pf_comm_size(world)), NULL));
+    /* One process plans for as many ranks as the config's degrees make. */
+    const bool alone = (o->plan || o->check) && pf_comm_size(world) == 1;
+    const int n_ranks = alone ? pf_config_ranks(config) : pf_comm_size(world);
+    PF_TRY(pf_comm_all_agree(world, pf_config_resolve(config, n_ranks), NULL));
     PF_TRY(pf_trainer_new(config, world, &trainer));
     err = o->plan || o->check ? show_plan(trainer, o, world) : train(trainer, o);
     pf_trainer_free(trainer);
@@ -96,13 +105,84 @@ static int start(const struct options *o, int argc, char **argv)
     return 0;
 }
 
+static void print_comparison(const struct pf_compare *r, const char *layout)
+{
+    printf("%s: %d ranks and one process, %lld steps\n", layout, r->n_ranks, (long long)r->steps);
+    for (int i = 0; i < PF_COMPARE_N_ROWS; i++) {
+        const struct pf_compare_row *const row = &r->rows[i];
+        const bool judged = i != PF_COMPARE_WEIGHTS;
+        printf("%-22s %9.2e %s%s%s\n", row->what, row->difference,
+               !judged                             ? "not judged"
+               : row->difference <= row->tolerance ? "ok"
+                                                   : "TOO FAR",
+               *row->where ? ", most at " : "", row->where);
+    }
+    printf("%s\n", r->identical ? "weights are identical to the bit"
+                   : r->within  ? "the same within the tolerance"
+                                : "they differ");
+}
+
+static int print_comparison_json(const struct pf_compare *r, const char *layout)
+{
+    struct pf_str text;
+    struct pf_json_out out;
+
+    pf_str_init(&text);
+    pf_json_out_init(&out, &text, 2);
+    pf_json_out_object_begin(&out);
+    pf_json_out_member_i64(&out, "schema", 1);
+    pf_json_out_member_string(&out, "layout", layout);
+    pf_json_out_member_i64(&out, "ranks", r->n_ranks);
+    pf_json_out_member_i64(&out, "steps", r->steps);
+    pf_json_out_member_bool(&out, "within", r->within);
+    pf_json_out_member_bool(&out, "identical", r->identical);
+    pf_json_out_key(&out, "rows");
+    pf_json_out_array_begin(&out);
+    for (int i = 0; i < PF_COMPARE_N_ROWS; i++) {
+        pf_json_out_object_begin(&out);
+        pf_json_out_member_string(&out, "what", r->rows[i].what);
+        pf_json_out_member_f64(&out, "difference", r->rows[i].difference);
+        pf_json_out_member_f64(&out, "tolerance", r->rows[i].tolerance);
+        pf_json_out_member_string(&out, "where", r->rows[i].where);
+        pf_json_out_object_end(&out);
+    }
+    pf_json_out_array_end(&out);
+    pf_json_out_object_end(&out);
+    const int err = pf_json_out_finish(&out);
+    if (!err) {
+        puts(text.text);
+    }
+    pf_str_release(&text);
+    return err;
+}
+
+static int compare(const struct options *o, int argc, char **argv)
+{
+    const struct pf_compare_options options = {.config = argv[1],
+                                               .words = (const char *const *)argv + 2,
+                                               .n_words = argc - 2,
+                                               .layout = o->compare_layout,
+                                               .launch = o->launch,
+                                               .steps = o->steps,
+                                               .tolerance = o->tolerance,
+                                               .quiet = !o->shared.verbose};
+    struct pf_compare report;
+
+    PF_TRY(pf_compare_layout(&options, &report));
+    if (o->shared.json) {
+        PF_TRY(print_comparison_json(&report, o->compare_layout));
+    } else {
+        print_comparison(&report, o->compare_layout);
+    }
+    return report.within ? 0
+                         : pf_fail(PF_EDIFFER, "'%s' trains another model than one process",
+                                   o->compare_layout);
+}
+
 static int choose(const struct options *o, int argc, char **argv)
 {
-    if (o->compare_layout) {
-        return pf_fail(PF_ENOTSUP, "--compare-layout is not in this build, which has one layout");
-    }
-    if (o->supervise || o->launch) {
-        return pf_fail(PF_ENOTSUP, "--supervise and --launch are not in this build");
+    if (o->supervise || (o->launch && !o->compare_layout)) {
+        return pf_fail(PF_ENOTSUP, "--supervise is not in this build");
     }
     if (o->stop) {
         return argc == 1 ? pf_trainer_ask_stop(o->stop)
@@ -111,7 +191,7 @@ static int choose(const struct options *o, int argc, char **argv)
     if (argc < 2) {
         return pf_fail(PF_EUSAGE, "give a config; see 'pf-train --help'");
     }
-    return start(o, argc, argv);
+    return o->compare_layout ? compare(o, argc, argv) : start(o, argc, argv);
 }
 
 int main(int argc, char **argv)
@@ -123,9 +203,15 @@ int main(int argc, char **argv)
         {0, "check", NULL, "as --plan, and open the data and the checkpoint to be resumed",
          PF_OPT_FLAG, &o.check},
         {0, "stop", "DIR", "ask the run in DIR to save and end", PF_OPT_STRING, &o.stop},
-        {0, "compare-layout", "LAYOUT", "not in this build", PF_OPT_STRING, &o.compare_layout},
+        {0, "compare-layout", "LAYOUT",
+         "train as one process and as the ranks of a layout (tp=2,pp=2), and compare",
+         PF_OPT_STRING, &o.compare_layout},
+        {0, "steps", "N", "so many, to compare a layout (10)", PF_OPT_I64, &o.steps},
+        {0, "tolerance", "X", "relative, to compare a layout (1e-5 in float32, else 1e-2)",
+         PF_OPT_F64, &o.tolerance},
+        {0, "launch", "COMMAND", "what starts the ranks, to compare a layout (mpirun)",
+         PF_OPT_STRING, &o.launch},
         {0, "supervise", NULL, "not in this build", PF_OPT_FLAG, &o.supervise},
-        {0, "launch", "COMMAND", "not in this build", PF_OPT_STRING, &o.launch},
         PF_OPTS_SHARED(&o.shared),
     };
 

@@ -4,8 +4,8 @@ _pf_train()
 {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
     local options='
-        --plan --check --stop --compare-layout --supervise --launch --quiet -q --verbose -v --json
-        --no-progress --version -V --help -h'
+        --plan --check --stop --compare-layout --steps --tolerance --launch --supervise --quiet -q
+        --verbose -v --json --no-progress --version -V --help -h'
     local keys='
         model_name_or_path model from_scratch input_dir eval_input_dir split tokenizer
         max_seq_length mask_documents shuffle packing dataloader_num_workers prefetch_factor
@@ -14,11 +14,15 @@ _pf_train()
         logging_steps output_dir learning_rate weight_decay weight_decay_exclude adam_beta1
         adam_beta2 adam_epsilon max_grad_norm freeze lr_scheduler_type warmup_steps warmup_ratio
         min_lr num_cycles lr_end power wsd_decay_start decay_function lr_table pp_delay_scale_loss
-        dtype bf16 fp16 scale_loss device threads kernels_from comm_timeout pipeline_schedule_mode
-        recompute_granularity recompute_method recompute_num_layers save_steps save_total_limit
-        save_hf_steps save_compress resume_from_checkpoint ignore_data_skip skip_data_intervals
-        dump_steps dump profile_steps trace_steps sample_steps sample_prompt sample_tokens
-        sample_temperature pipeline_parallel_config sharding_parallel_config lr_scheduler'
+        dtype bf16 fp16 scale_loss device threads kernels_from comm_timeout
+        tensor_model_parallel_size pipeline_model_parallel_size
+        virtual_pipeline_model_parallel_size sequence_parallel pipeline_schedule_mode
+        best_unbalanced_scheduler split_backward num_layers_in_first_pipeline_stage
+        num_layers_in_last_pipeline_stage pp_seg_method recompute_granularity recompute_method
+        recompute_num_layers save_steps save_total_limit save_hf_steps save_compress
+        resume_from_checkpoint ignore_data_skip skip_data_intervals dump_steps dump profile_steps
+        trace_steps sample_steps sample_prompt sample_tokens sample_temperature
+        pipeline_parallel_config sharding_parallel_config lr_scheduler'
     if [[ $cur == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
         return
@@ -27,7 +31,7 @@ _pf_train()
     [ "$prev" != = ] || key=${COMP_WORDS[COMP_CWORD - 2]}
     [ "$cur" != = ] || key=$prev cur=
     case $key in
-    from_scratch | mask_documents | shuffle | packing | eval_only | pp_delay_scale_loss | bf16 | fp16 | ignore_data_skip)
+    from_scratch | mask_documents | shuffle | packing | eval_only | pp_delay_scale_loss | bf16 | fp16 | sequence_parallel | best_unbalanced_scheduler | split_backward | ignore_data_skip)
         mapfile -t COMPREPLY < <(compgen -W 'true false' -- "$cur")
         return ;;
     lr_scheduler_type)
@@ -40,7 +44,7 @@ _pf_train()
         mapfile -t COMPREPLY < <(compgen -W 'float32 bfloat16 float16' -- "$cur")
         return ;;
     pipeline_schedule_mode)
-        mapfile -t COMPREPLY < <(compgen -W '1F1B FThenB VPP' -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W '1F1B FThenB VPP ZBH1' -- "$cur")
         return ;;
     recompute_granularity)
         mapfile -t COMPREPLY < <(compgen -W 'none full full_attn core_attn' -- "$cur")

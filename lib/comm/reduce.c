@@ -56,7 +56,7 @@ ACCUMULATE(bor_64, uint64_t, a | b)
 ACCUMULATE(bor_32, uint32_t, a | b)
 ACCUMULATE(bor_u8, uint8_t, a | b)
 
-/* A BF16 block is accumulated as fp32 and rounded when all ranks are in. */
+/* A BF16 or F16 block is accumulated as fp32 and rounded when all ranks are in. */
 static const struct {
     size_t bytes;
     accumulate_fn *accumulate[PF_COMM_OP_COUNT];
@@ -68,6 +68,7 @@ static const struct {
     [PF_COMM_I32] = {4, {sum_32, max_i32, min_i32, bor_32}},
     [PF_COMM_U8] = {1, {sum_u8, max_u8, min_u8, bor_u8}},
     [PF_COMM_BF16] = {2, {sum_f32, max_f32, min_f32, NULL}},
+    [PF_COMM_F16] = {2, {sum_f32, max_f32, min_f32, NULL}},
 };
 
 size_t pf_comm_dtype_bytes(enum pf_comm_dtype dtype)
@@ -80,26 +81,17 @@ bool pf_comm_op_applies(enum pf_comm_dtype dtype, enum pf_comm_op op)
     return dtypes[dtype].accumulate[op] != NULL;
 }
 
-static void widen(float *to, const uint16_t *from, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        to[i] = pf_f32_from_bf16(from[i]);
-    }
-}
-
-static void reduce_bf16_block(uint16_t *dst, const void *const *src, int n, size_t at, size_t count,
-                              accumulate_fn *accumulate)
+static void reduce_narrow_block(enum pf_dtype dtype, uint16_t *dst, const void *const *src, int n,
+                                size_t at, size_t count, accumulate_fn *accumulate)
 {
     float acc[BLOCK], x[BLOCK];
 
-    widen(acc, (const uint16_t *)src[0] + at, count);
+    pf_dtype_convert(dtype, (const uint16_t *)src[0] + at, PF_DTYPE_F32, acc, count);
     for (int r = 1; r < n; r++) {
-        widen(x, (const uint16_t *)src[r] + at, count);
+        pf_dtype_convert(dtype, (const uint16_t *)src[r] + at, PF_DTYPE_F32, x, count);
         accumulate(acc, x, count);
     }
-    for (size_t i = 0; i < count; i++) {
-        dst[at + i] = pf_bf16_from_f32(acc[i]);
-    }
+    pf_dtype_convert(PF_DTYPE_F32, acc, dtype, dst + at, count);
 }
 
 void pf_comm_reduce_ranks(void *dst, const void *const *src, int n, size_t count,
@@ -111,8 +103,9 @@ void pf_comm_reduce_ranks(void *dst, const void *const *src, int n, size_t count
 
     for (size_t at = 0; at < count; at += BLOCK) {
         const size_t m = count - at < BLOCK ? count - at : BLOCK;
-        if (dtype == PF_COMM_BF16) {
-            reduce_bf16_block(dst, src, n, at, m, accumulate);
+        if (dtype == PF_COMM_BF16 || dtype == PF_COMM_F16) {
+            reduce_narrow_block(dtype == PF_COMM_BF16 ? PF_DTYPE_BF16 : PF_DTYPE_F16, dst, src, n,
+                                at, m, accumulate);
             continue;
         }
         memcpy(acc, (const char *)src[0] + at * width, m * width);

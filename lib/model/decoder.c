@@ -8,49 +8,7 @@
 #include <pf/mem.h>
 #include <pf/rng.h>
 
-static struct weight_pair pair(const struct pf_table *t, int layer, enum pf_slot w, enum pf_slot b)
-{
-    return (struct weight_pair){pf_table_find(t, layer, w), pf_table_find(t, layer, b)};
-}
-
-static struct weight_pair alone(const struct pf_table *t, int layer, enum pf_slot w)
-{
-    return (struct weight_pair){pf_table_find(t, layer, w), NULL};
-}
-
-static void find_layer_rows(const struct pf_table *t, int layer, struct layer_rows *rows)
-{
-    rows->norm1 = pair(t, layer, PF_SLOT_NORM1_W, PF_SLOT_NORM1_B);
-    rows->norm2 = pair(t, layer, PF_SLOT_NORM2_W, PF_SLOT_NORM2_B);
-    rows->qkv = pair(t, layer, PF_SLOT_QKV_W, PF_SLOT_QKV_B);
-    rows->q = pair(t, layer, PF_SLOT_Q_W, PF_SLOT_Q_B);
-    rows->k = pair(t, layer, PF_SLOT_K_W, PF_SLOT_K_B);
-    rows->v = pair(t, layer, PF_SLOT_V_W, PF_SLOT_V_B);
-    rows->o = pair(t, layer, PF_SLOT_O_W, PF_SLOT_O_B);
-    rows->gate = pair(t, layer, PF_SLOT_GATE_W, PF_SLOT_GATE_B);
-    rows->up = pair(t, layer, PF_SLOT_UP_W, PF_SLOT_UP_B);
-    rows->down = pair(t, layer, PF_SLOT_DOWN_W, PF_SLOT_DOWN_B);
-    rows->q_norm = alone(t, layer, PF_SLOT_Q_NORM_W);
-    rows->k_norm = alone(t, layer, PF_SLOT_K_NORM_W);
-}
-
-static int find_rows(struct pf_model *model)
-{
-    const struct pf_table *const t = model->table;
-
-    model->rows = pf_calloc_array((size_t)model->spec->n_layers, sizeof *model->rows);
-    if (!model->rows) {
-        return PF_ENOMEM;
-    }
-    for (int i = 0; i < model->spec->n_layers; i++) {
-        find_layer_rows(t, i, &model->rows[i]);
-    }
-    model->embed = alone(t, -1, PF_SLOT_EMBED);
-    model->pos_embed = alone(t, -1, PF_SLOT_POS_EMBED);
-    model->final_norm = pair(t, -1, PF_SLOT_FINAL_NORM_W, PF_SLOT_FINAL_NORM_B);
-    model->head = pair(t, -1, PF_SLOT_HEAD_W, PF_SLOT_HEAD_B);
-    return 0;
-}
+#include <string.h>
 
 static int make_rope_tables(struct pf_model *model)
 {
@@ -83,6 +41,29 @@ int pf_model_check(const struct pf_model_spec *spec)
     return 0;
 }
 
+/* Fill in what the options leave out, and keep the chunks. */
+static int keep_part(struct pf_model *model)
+{
+    struct pf_model_options *const o = &model->options;
+    const int n = o->n_chunks > 0 ? o->n_chunks : 1;
+    struct pf_model_chunk *const chunks = pf_calloc_array((size_t)n, sizeof *chunks);
+
+    model->chunks = chunks;
+    if (!chunks) {
+        return PF_ENOMEM;
+    }
+    for (int c = 0; c < n; c++) {
+        chunks[c] = model_chunk(model->spec, o, c);
+    }
+    o->chunks = chunks;
+    o->n_chunks = n;
+    o->n_tp = o->n_tp > 0 ? o->n_tp : 1;
+    if (o->split_backward && o->recompute != PF_RECOMPUTE_NONE) {
+        return pf_fail(PF_ENOTSUP, "a split backward does not recompute activations");
+    }
+    return 0;
+}
+
 int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
                  const struct pf_layout *layout, struct pf_ops *ops,
                  const struct pf_model_options *options, struct pf_model **model_out)
@@ -108,7 +89,9 @@ int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
                       (long long)options->seq, (long long)spec->max_positions);
         goto out;
     }
-    PF_TRY_GOTO(find_rows(model), out);
+    PF_TRY_GOTO(keep_part(model), out);
+    PF_TRY_GOTO(model_dims(spec, &model->options, &model->dims), out);
+    PF_TRY_GOTO(model_find_weights(model), out);
     PF_TRY_GOTO(make_rope_tables(model), out);
     PF_TRY_GOTO(model_allocate(model), out);
     *model_out = model;
@@ -131,7 +114,8 @@ void pf_model_free(struct pf_model *model)
     pf_free(model->arena);
     pf_free(model->cos_table);
     pf_free(model->sin_table);
-    pf_free(model->rows);
+    pf_free(model->weights);
+    pf_free(model->chunks);
     pf_free(model);
 }
 
@@ -146,152 +130,162 @@ int64_t pf_model_n_tokens(const struct pf_model *model)
     return model->n_tokens;
 }
 
-static int embed(struct pf_model *model, const struct pf_model_batch *batch, void *x)
+int64_t pf_model_n_rows(const struct pf_model *model)
 {
-    PF_TRY(pf_op_embed_fwd(
-        model->ops, model->dtype,
-        &(struct pf_embed_fwd_args){.n_tokens = model->n_tokens,
-                                    .width = model->spec->hidden,
-                                    .n_rows = model->spec->vocab_size,
-                                    .n_positions = model->spec->max_positions,
-                                    .seq = model->options.seq,
-                                    .ids = batch->ids,
-                                    .positions = batch->positions,
-                                    .table = model_param(model, model->embed.w),
-                                    .pos_table = model_param(model, model->pos_embed.w),
-                                    .y = x}));
-    return model_dropout(model, batch, -1, SITE_EMBED, model->spec->embed_dropout, x,
-                         model->spec->hidden);
+    return model->dims.n_rows;
 }
 
-static int embed_backward(struct pf_model *model, const struct pf_model_batch *batch, void *dx)
+static int64_t n_layers_of(const struct pf_model *model, int chunk)
 {
-    float *const dtable = model_grad(model, model->embed.w);
-    float *const dpos = model_grad(model, model->pos_embed.w);
-
-    if (!dtable && !dpos) {
-        return 0;
-    }
-    PF_TRY(model_dropout(model, batch, -1, SITE_EMBED, model->spec->embed_dropout, dx,
-                         model->spec->hidden));
-    return pf_op_embed_bwd(
-        model->ops, model->dtype,
-        &(struct pf_embed_bwd_args){
-            .n_tokens = model->n_tokens,
-            .width = model->spec->hidden,
-            .n_rows = model->spec->vocab_size,
-            .n_positions = model->spec->max_positions,
-            .seq = model->options.seq,
-            .ids = batch->ids,
-            .positions = batch->positions,
-            .skip_id = model->options.padding_row_gets_gradient ? -1 : model->spec->padding_id,
-            .dy = dx,
-            .dtable = dtable,
-            .dpos_table = dpos});
+    return model->chunks[chunk].end_layer - model->chunks[chunk].first_layer;
 }
 
-static int forward_layer(struct pf_model *model, struct live_saved *saved, int64_t i,
+static void *input_of(const struct pf_model *model, int live)
+{
+    return model_layers_max(model->spec, &model->options) > 0 ? model->live[live].layers[0].x
+                                                              : model->live[live].x_out;
+}
+
+void *pf_model_input(struct pf_model *model, int live)
+{
+    return input_of(model, live);
+}
+
+const void *pf_model_output(const struct pf_model *model, int chunk, int live)
+{
+    /* A chunk without layers passes on what it read. */
+    return n_layers_of(model, chunk) > 0 ? model->live[live].x_out : input_of(model, live);
+}
+
+void *pf_model_gradient(struct pf_model *model)
+{
+    return model->work.dx;
+}
+
+/* Layer i of a chunk. */
+static int forward_layer(struct pf_model *model, struct live_saved *saved, int chunk, int64_t i,
                          const struct pf_model_batch *batch)
 {
-    void *const y = i + 1 < model->spec->n_layers ? saved->layers[i + 1].x : saved->x_out;
+    const int64_t layer = model->chunks[chunk].first_layer + i;
+    void *const y = i + 1 < n_layers_of(model, chunk) ? saved->layers[i + 1].x : saved->x_out;
 
-    PF_TRY(model_attention(model, i, &saved->layers[i], batch));
-    return model_ffn(model, i, &saved->layers[i], batch, y);
+    PF_TRY(model_attention(model, layer, &saved->layers[i], batch));
+    return model_ffn(model, layer, &saved->layers[i], batch, y);
 }
 
-int pf_model_forward(struct pf_model *model, int live, const struct pf_model_batch *batch,
-                     bool with_grad, float *token_loss)
+int pf_model_forward(struct pf_model *model, int chunk, int live,
+                     const struct pf_model_batch *batch, bool with_grad, float *token_loss)
 {
     struct live_saved *const saved = &model->live[live];
-    const int64_t n = model->spec->n_layers;
+    const struct pf_model_chunk *const c = &model->chunks[chunk];
+    const int64_t n = n_layers_of(model, chunk);
+    void *const input = pf_model_input(model, live);
 
-    PF_TRY(embed(model, batch, n > 0 ? saved->layers[0].x : saved->x_out));
+    if (c->embed) {
+        PF_TRY(model_embed(model, batch, input));
+    }
     for (int64_t i = 0; i < n; i++) {
-        PF_TRY(forward_layer(model, saved, i, batch));
+        PF_TRY(forward_layer(model, saved, chunk, i, batch));
+    }
+    if (!c->head) {
+        return 0;
+    }
+    if (n == 0 && input != saved->x_out) {
+        memcpy(saved->x_out, input,
+               (size_t)(model->dims.n_rows * model->spec->hidden) * model->element);
     }
     return model_head(model, saved, batch, with_grad, token_loss);
 }
 
-/* Make what backward of layers [first, end) needs and forward did not keep. In a whole group the
- * output of each layer but the last is the next one's input. */
-static int recompute(struct pf_model *model, struct live_saved *saved, int64_t first, int64_t end,
-                     const struct pf_model_batch *batch)
+/* Make what backward of layers [first, end) of a chunk needs and forward did not keep. In a whole group
+ * the output of each layer but the last is the next one's input. */
+static int recompute(struct pf_model *model, struct live_saved *saved, int chunk, int64_t first,
+                     int64_t end, const struct pf_model_batch *batch)
 {
+    const int64_t before = model->chunks[chunk].first_layer;
+
     switch (model->options.recompute) {
     case PF_RECOMPUTE_CORE_ATTN:
-        return model_attention_core(model, first, &saved->layers[first], batch);
+        return model_attention_core(model, before + first, &saved->layers[first], batch);
     case PF_RECOMPUTE_FULL_ATTN:
-        return model_attention_inner(model, first, &saved->layers[first], batch);
+        return model_attention_inner(model, before + first, &saved->layers[first], batch);
     case PF_RECOMPUTE_FULL:
         for (int64_t i = first; i + 1 < end; i++) {
-            PF_TRY(forward_layer(model, saved, i, batch));
+            PF_TRY(forward_layer(model, saved, chunk, i, batch));
         }
-        PF_TRY(model_attention(model, end - 1, &saved->layers[end - 1], batch));
-        return model_ffn_inner(model, end - 1, &saved->layers[end - 1]);
+        PF_TRY(model_attention(model, before + end - 1, &saved->layers[end - 1], batch));
+        return model_ffn_inner(model, before + end - 1, &saved->layers[end - 1]);
     case PF_RECOMPUTE_NONE:
         break;
     }
     return 0;
 }
 
-int pf_model_backward(struct pf_model *model, int live, const struct pf_model_batch *batch)
+int pf_model_backward(struct pf_model *model, int chunk, int live,
+                      const struct pf_model_batch *batch)
 {
     struct live_saved *const saved = &model->live[live];
+    const struct pf_model_chunk *const c = &model->chunks[chunk];
     const int64_t group = model_group_size(model->spec, &model->options);
-    int64_t end = model->spec->n_layers;
+    const bool split = model->options.split_backward;
+    int64_t end = n_layers_of(model, chunk);
 
-    PF_TRY(model_head_backward(model, saved));
+    if (c->head) {
+        PF_TRY(model_head_backward(model, saved));
+    }
     while (end > 0) {
         const int64_t first = (end - 1) / group * group;
         if (model_recomputes(model->spec, &model->options, first)) {
-            PF_TRY(recompute(model, saved, first, end, batch));
+            PF_TRY(recompute(model, saved, chunk, first, end, batch));
         }
         for (; end > first; end--) {
-            PF_TRY(model_ffn_backward(model, end - 1, &saved->layers[end - 1], batch));
-            PF_TRY(model_attention_backward(model, end - 1, &saved->layers[end - 1], batch));
+            const int64_t i = end - 1, layer = c->first_layer + i;
+            PF_TRY(model_ffn_backward(model, layer, &saved->layers[i], batch, split));
+            PF_TRY(model_attention_backward(model, layer, &saved->layers[i], batch, split));
         }
     }
-    return embed_backward(model, batch, model->work.dx);
+    return c->embed ? model_embed_backward(model, batch, model->work.dx) : 0;
 }
 
-int pf_model_logits(struct pf_model *model, int live, float *logits)
+int pf_model_backward_weights(struct pf_model *model, int chunk, int live)
 {
-    const int64_t chunk = model_loss_chunk(model->spec, &model->options),
-                  v = model->spec->vocab_size, stride = model_logits_stride(model->spec);
+    struct live_saved *const saved = &model->live[live];
 
-    for (int64_t first = 0; first < model->n_tokens; first += chunk) {
-        const int64_t left = model->n_tokens - first, n = left < chunk ? left : chunk;
-        PF_TRY(model_logits_chunk(model, model->live[live].final_h, first, n, model->work.logits));
-        for (int64_t i = 0; i < n; i++) {
-            PF_TRY(pf_dtype_convert(model->dtype, model_at(model, model->work.logits, i * stride),
-                                    PF_DTYPE_F32, logits + (first + i) * v, (size_t)v));
-        }
+    for (int64_t i = n_layers_of(model, chunk) - 1; i >= 0; i--) {
+        const int64_t layer = model->chunks[chunk].first_layer + i;
+        PF_TRY(model_ffn_weights(model, layer, &saved->layers[i]));
+        PF_TRY(model_attention_weights(model, layer, &saved->layers[i]));
     }
     return 0;
 }
 
-int pf_model_token_logits(struct pf_model *model, int live, int64_t token, float *logits)
+/* Rows of the residual stream as floats, of all tensor-parallel ranks. */
+static int whole_hidden(struct pf_model *model, const void *x, float *hidden)
 {
-    void *const chunk = model->work.logits;
+    const void *full;
 
-    PF_TRY(model_logits_chunk(model, model->live[live].final_h, token, 1, chunk));
-    return pf_dtype_convert(model->dtype, chunk, PF_DTYPE_F32, logits,
-                            (size_t)model->spec->vocab_size);
+    PF_TRY(model_share(model, x, &full));
+    return pf_dtype_convert(model->dtype, full, PF_DTYPE_F32, hidden,
+                            (size_t)(model->n_tokens * model->spec->hidden));
 }
 
-int pf_model_hidden(const struct pf_model *model, int live, int64_t i, float *hidden)
+int pf_model_hidden(struct pf_model *model, int chunk, int live, int64_t i, float *hidden)
 {
+    const struct pf_model_chunk *const c = &model->chunks[chunk];
     const struct live_saved *const saved = &model->live[live];
     const int64_t n = model->spec->n_layers, group = model_group_size(model->spec, &model->options);
-    const void *x = i < n ? saved->layers[i].x : saved->x_out;
 
-    if (i < n && i % group != 0) {
+    if (i >= n && c->head) {
+        return whole_hidden(model, i > n ? saved->final_h : saved->x_out, hidden);
+    }
+    if (i < c->first_layer || i >= c->end_layer) {
+        return pf_fail(PF_EINVAL, "hidden state %lld is another chunk's", (long long)i);
+    }
+    if ((i - c->first_layer) % group != 0) {
         return pf_fail(PF_EINVAL,
                        "hidden state %lld is not kept when layers are recomputed in groups "
                        "of %lld",
                        (long long)i, (long long)group);
     }
-    x = i > n ? saved->final_h : x;
-    return pf_dtype_convert(model->dtype, x, PF_DTYPE_F32, hidden,
-                            (size_t)(model->n_tokens * model->spec->hidden));
+    return whole_hidden(model, saved->layers[i - c->first_layer].x, hidden);
 }

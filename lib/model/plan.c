@@ -36,17 +36,87 @@ static float *take(struct cursor *c, int64_t n)
     return take_bytes(c, n, sizeof(float));
 }
 
+struct pf_model_chunk model_chunk(const struct pf_model_spec *spec,
+                                  const struct pf_model_options *o, int chunk)
+{
+    const struct pf_model_chunk whole = {0, spec->n_layers, true, true};
+
+    return o->chunks ? o->chunks[chunk] : whole;
+}
+
+int64_t model_layers_max(const struct pf_model_spec *spec, const struct pf_model_options *o)
+{
+    int64_t most = 0;
+
+    for (int c = 0; c < (o->chunks ? o->n_chunks : 1); c++) {
+        const struct pf_model_chunk chunk = model_chunk(spec, o, c);
+        const int64_t n = chunk.end_layer - chunk.first_layer;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static bool has_head(const struct pf_model_spec *spec, const struct pf_model_options *o)
+{
+    return model_chunk(spec, o, (o->chunks ? o->n_chunks : 1) - 1).head;
+}
+
+int model_dims(const struct pf_model_spec *spec, const struct pf_model_options *o,
+               struct dims *dims_out)
+{
+    const int64_t n_tp = o->n_tp > 0 ? o->n_tp : 1, rank = o->tp_rank, d = spec->head_dim,
+                  v = spec->vocab_size, n_tokens = o->batch * o->seq;
+    struct dims n = {.d = d,
+                     .n_heads = spec->n_heads / n_tp,
+                     .n_kv_heads = n_tp < spec->n_kv_heads ? spec->n_kv_heads / n_tp : 1,
+                     .first_head = rank * (spec->n_heads / n_tp),
+                     .ffn = spec->ffn / n_tp,
+                     .vocab_room = (v + n_tp - 1) / n_tp};
+
+    n.first_vocab = rank * n.vocab_room < v ? rank * n.vocab_room : v;
+    n.vocab = v - n.first_vocab < n.vocab_room ? v - n.first_vocab : n.vocab_room;
+    n.n_q = n.n_heads * d;
+    n.n_k = n.n_kv_heads * d;
+    n.width = n.n_q + 2 * n.n_k;
+    n.n_rows = o->sequence_parallel ? n_tokens / n_tp : n_tokens;
+    n.first_row = o->sequence_parallel ? rank * n.n_rows : 0;
+    if (o->sequence_parallel && n_tokens % n_tp != 0) {
+        return pf_fail(
+            PF_EINVAL,
+            "sequence_parallel: %lld tokens of a micro-batch (%lld sequences x %lld) are "
+            "no multiple of %lld tensor-parallel ranks",
+            (long long)n_tokens, (long long)o->batch, (long long)o->seq, (long long)n_tp);
+    }
+    *dims_out = n;
+    return 0;
+}
+
 /* What a model needs to know of itself to lay buffers out. */
 struct shape {
     const struct pf_model_spec *spec;
     const struct pf_model_options *options;
-    int64_t n_tokens;
+    struct dims dims;
+    int64_t n_tokens, n_layers; /* of the largest chunk */
     size_t element;
+    bool head;
 };
 
-static struct shape shape_of(const struct pf_model_spec *spec, const struct pf_model_options *o)
+static int shape_of(const struct pf_model_spec *spec, const struct pf_model_options *o,
+                    struct shape *shape_out)
 {
-    return (struct shape){spec, o, o->batch * o->seq, pf_dtype_bits(o->dtype) / 8};
+    *shape_out = (struct shape){.spec = spec,
+                                .options = o,
+                                .n_tokens = o->batch * o->seq,
+                                .n_layers = model_layers_max(spec, o),
+                                .element = pf_dtype_bits(o->dtype) / 8,
+                                .head = has_head(spec, o)};
+    return model_dims(spec, o, &shape_out->dims);
+}
+
+/* Activations of a row of the residual stream of n elements each. */
+static void *take_stream(struct cursor *c, const struct shape *s, int64_t n)
+{
+    return take_bytes(c, s->dims.n_rows * n, s->element);
 }
 
 /* Activations of a token row of n elements each. */
@@ -67,44 +137,56 @@ enum {
 static void take_attention(struct cursor *c, const struct shape *s, struct layer_saved *l)
 {
     const struct pf_model_spec *const spec = s->spec;
-    const int64_t d = spec->head_dim, heads = spec->n_heads, kv = spec->n_kv_heads;
+    const struct dims *const n = &s->dims;
 
-    l->h1 = take_rows(c, s, spec->hidden);
-    l->mean1 = spec->norm == PF_NORM_LAYER ? take(c, s->n_tokens) : NULL;
-    l->rstd1 = take(c, s->n_tokens);
-    l->qkv = take_rows(c, s, (heads + 2 * kv) * d);
+    l->h1 = take_stream(c, s, spec->hidden);
+    l->mean1 = spec->norm == PF_NORM_LAYER ? take(c, n->n_rows) : NULL;
+    l->rstd1 = take(c, n->n_rows);
+    l->qkv = take_rows(c, s, n->width);
     if (spec->qk_norm) {
-        l->qk_raw = take_rows(c, s, (heads + kv) * d);
-        l->q_rstd = take(c, s->n_tokens * heads);
-        l->k_rstd = take(c, s->n_tokens * kv);
+        l->qk_raw = take_rows(c, s, n->n_q + n->n_k);
+        l->q_rstd = take(c, s->n_tokens * n->n_heads);
+        l->k_rstd = take(c, s->n_tokens * n->n_kv_heads);
     }
 }
 
 static void take_ffn(struct cursor *c, const struct shape *s, struct layer_saved *l)
 {
     const struct pf_model_spec *const spec = s->spec;
+    const struct dims *const n = &s->dims;
 
-    l->x_mid = take_rows(c, s, spec->hidden);
-    l->h2 = take_rows(c, s, spec->hidden);
-    l->mean2 = spec->norm == PF_NORM_LAYER ? take(c, s->n_tokens) : NULL;
-    l->rstd2 = take(c, s->n_tokens);
-    l->gate = spec->gated ? take_rows(c, s, spec->ffn) : NULL;
-    l->up = take_rows(c, s, spec->ffn);
-    l->act = take_rows(c, s, spec->ffn);
+    l->x_mid = take_stream(c, s, spec->hidden);
+    l->h2 = take_stream(c, s, spec->hidden);
+    l->mean2 = spec->norm == PF_NORM_LAYER ? take(c, n->n_rows) : NULL;
+    l->rstd2 = take(c, n->n_rows);
+    l->gate = spec->gated ? take_rows(c, s, n->ffn) : NULL;
+    l->up = take_rows(c, s, n->ffn);
+    l->act = take_rows(c, s, n->ffn);
+}
+
+/* The gradients that the weights' part of a backward reads. */
+static void take_gradients(struct cursor *c, const struct shape *s, struct layer_saved *l)
+{
+    l->dqkv = take_rows(c, s, s->dims.width);
+    l->dact = take_rows(c, s, s->dims.ffn);
+    if (s->options->split_backward) {
+        l->dattn_y = take_stream(c, s, s->spec->hidden);
+        l->dffn_y = take_stream(c, s, s->spec->hidden);
+    }
 }
 
 static void take_parts(struct cursor *c, const struct shape *s, unsigned parts,
                        struct layer_saved *l)
 {
     if (parts & PART_INPUT) {
-        l->x = take_rows(c, s, s->spec->hidden);
+        l->x = take_stream(c, s, s->spec->hidden);
     }
     if (parts & PART_ATTENTION) {
         take_attention(c, s, l);
     }
     if (parts & PART_CORE) {
-        l->attn = take_rows(c, s, s->spec->n_heads * s->spec->head_dim);
-        l->lse = take(c, s->n_tokens * s->spec->n_heads);
+        l->attn = take_rows(c, s, s->dims.n_q);
+        l->lse = take(c, s->n_tokens * s->dims.n_heads);
     }
     if (parts & PART_FFN) {
         take_ffn(c, s, l);
@@ -137,16 +219,18 @@ int64_t model_group_size(const struct pf_model_spec *spec, const struct pf_model
         o->recompute == PF_RECOMPUTE_FULL && o->recompute_method == PF_RECOMPUTE_UNIFORM;
     const int64_t n = groups && o->recompute_layers > 0 ? o->recompute_layers : 1;
 
-    return n < spec->n_layers ? n : spec->n_layers;
+    const int64_t most = model_layers_max(spec, o);
+
+    return n < most ? n : most > 0 ? most : 1;
 }
 
-bool model_recomputes(const struct pf_model_spec *spec, const struct pf_model_options *o,
-                      int64_t layer)
+bool model_recomputes(const struct pf_model_spec *spec, const struct pf_model_options *o, int64_t i)
 {
-    const int64_t n_block = o->recompute_layers > 0 ? o->recompute_layers : spec->n_layers;
+    const int64_t n_block =
+        o->recompute_layers > 0 ? o->recompute_layers : model_layers_max(spec, o);
 
     return o->train && o->recompute != PF_RECOMPUTE_NONE &&
-           (o->recompute_method == PF_RECOMPUTE_UNIFORM || layer < n_block);
+           (o->recompute_method == PF_RECOMPUTE_UNIFORM || i < n_block);
 }
 
 /* Which parts of a layer lie in shared buffers. */
@@ -180,33 +264,52 @@ static int64_t n_shared(const struct shape *s)
 static void plan_live(struct cursor *c, const struct shape *s, struct live_saved *live)
 {
     struct live_saved unused = {0}, *const l = live ? live : &unused;
+    const struct pf_model_options *const o = s->options;
 
-    for (int64_t i = 0; i < s->spec->n_layers; i++) {
-        struct layer_saved one = {0};
-        take_parts(c, s, PART_ALL & ~shared_parts(s, i), live ? &live->layers[i] : &one);
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        struct layer_saved one = {0}, *const layer = live ? &live->layers[i] : &one;
+        take_parts(c, s, PART_ALL & ~shared_parts(s, i), layer);
+        if (o->train && o->split_backward) {
+            take_gradients(c, s, layer);
+        }
     }
-    l->x_out = take_rows(c, s, s->spec->hidden);
-    l->final_h = take_rows(c, s, s->spec->hidden);
-    l->final_mean = s->spec->norm == PF_NORM_LAYER ? take(c, s->n_tokens) : NULL;
-    l->final_rstd = take(c, s->n_tokens);
-    l->dfinal_h = s->options->train ? take_rows(c, s, s->spec->hidden) : NULL;
+    l->x_out = take_stream(c, s, s->spec->hidden);
+    if (s->head) {
+        l->final_h = take_stream(c, s, s->spec->hidden);
+        l->final_mean = s->spec->norm == PF_NORM_LAYER ? take(c, s->dims.n_rows) : NULL;
+        l->final_rstd = take(c, s->dims.n_rows);
+        l->dfinal_h = o->train ? take_stream(c, s, s->spec->hidden) : NULL;
+    }
 }
 
 static void plan_work(struct cursor *c, const struct shape *s, struct work *w)
 {
-    const struct pf_model_spec *const spec = s->spec;
+    const struct pf_model_options *const o = s->options;
 
-    w->dh = take_rows(c, s, spec->hidden);
-    if (s->options->train) {
-        w->dx = take_rows(c, s, spec->hidden);
-        w->dqkv = take_rows(c, s, (spec->n_heads + 2 * spec->n_kv_heads) * spec->head_dim);
-        w->dattn = take_rows(c, s, spec->n_heads * spec->head_dim);
-        w->delta = take(c, s->n_tokens * spec->n_heads);
-        w->dact = take_rows(c, s, spec->ffn);
+    w->dh = take_rows(c, s, s->spec->hidden);
+    w->full = o->sequence_parallel ? take_rows(c, s, s->spec->hidden) : NULL;
+    if (o->train) {
+        w->dx = take_stream(c, s, s->spec->hidden);
+        w->dattn = take_rows(c, s, s->dims.n_q);
+        w->delta = take(c, s->n_tokens * s->dims.n_heads);
+    }
+    if (o->train && !o->split_backward) {
+        take_gradients(c, s, &w->backward);
     }
     for (int64_t i = 0; i < n_shared(s); i++) {
         struct layer_saved one = {0};
         take_parts(c, s, shared_parts(s, i), w->shared ? &w->shared[i] : &one);
+    }
+}
+
+/* Logits of a chunk of tokens, and what ranks tell each other of them. */
+static void plan_logits(struct cursor *c, const struct shape *s, struct work *w)
+{
+    const int64_t chunk = model_loss_chunk(s->spec, s->options), n_tp = s->options->n_tp;
+
+    if (s->head) {
+        w->logits = take_bytes(c, chunk * model_logits_stride(&s->dims), s->element);
+        w->stats = n_tp > 1 ? take(c, 3 * chunk * (1 + n_tp)) : NULL;
     }
 }
 
@@ -216,7 +319,7 @@ int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model
     int64_t chunk = options->loss_chunk;
 
     if (chunk <= 0) {
-        chunk = LOGITS_ELEMENTS / spec->vocab_size;
+        chunk = LOGITS_ELEMENTS * (options->n_tp > 1 ? options->n_tp : 1) / spec->vocab_size;
         chunk = chunk < LOSS_CHUNK_MIN ? LOSS_CHUNK_MIN : chunk;
         /* The same number of chunks, as equal as they can be. */
         const int64_t n_chunks = (n_tokens + chunk - 1) / chunk;
@@ -225,23 +328,24 @@ int64_t model_loss_chunk(const struct pf_model_spec *spec, const struct pf_model
     return chunk < n_tokens ? chunk : n_tokens;
 }
 
-int64_t model_logits_stride(const struct pf_model_spec *spec)
+int64_t model_logits_stride(const struct dims *dims)
 {
-    return (spec->vocab_size + 31) / 32 * 32;
+    return (dims->vocab_room + 31) / 32 * 32;
 }
 
 int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_options *options,
                   struct pf_model_plan *plan_out)
 {
-    const struct shape s = shape_of(spec, options);
     struct cursor live = {0}, work = {0}, logits = {0};
     struct work unused = {0};
+    struct shape s;
 
+    PF_TRY(shape_of(spec, options, &s));
     for (int i = 0; i < options->n_live; i++) {
         plan_live(&live, &s, NULL);
     }
     plan_work(&work, &s, &unused);
-    take_bytes(&logits, model_loss_chunk(spec, options) * model_logits_stride(spec), s.element);
+    plan_logits(&logits, &s, &unused);
     if (live.overflow || work.overflow || logits.overflow) {
         return pf_fail(PF_ENOMEM, "the activations of this batch do not fit any memory");
     }
@@ -249,18 +353,28 @@ int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_option
     return 0;
 }
 
+/* A backward that is not split uses the same gradients for every layer. */
+static void borrow_gradients(const struct layer_saved *from, struct layer_saved *l)
+{
+    l->dqkv = from->dqkv;
+    l->dact = from->dact;
+}
+
 static int place_live(struct pf_model *model, struct cursor *c, const struct shape *s,
                       struct live_saved *live)
 {
-    live->layers = pf_calloc_array((size_t)s->spec->n_layers + 1, sizeof *live->layers);
+    live->layers = pf_calloc_array((size_t)s->n_layers + 1, sizeof *live->layers);
     if (!live->layers) {
         return PF_ENOMEM;
     }
     plan_live(c, s, live);
-    for (int64_t i = 0; i < s->spec->n_layers; i++) {
+    for (int64_t i = 0; i < s->n_layers; i++) {
         const unsigned parts = shared_parts(s, i);
         if (parts) {
             borrow_parts(parts, &model->work.shared[i % model->work.n_shared], &live->layers[i]);
+        }
+        if (!s->options->split_backward) {
+            borrow_gradients(&model->work.backward, &live->layers[i]);
         }
     }
     return 0;
@@ -268,9 +382,10 @@ static int place_live(struct pf_model *model, struct cursor *c, const struct sha
 
 int model_allocate(struct pf_model *model)
 {
-    const struct shape s = shape_of(model->spec, &model->options);
     struct pf_model_plan plan;
+    struct shape s;
 
+    PF_TRY(shape_of(model->spec, &model->options, &s));
     PF_TRY(pf_model_plan(s.spec, s.options, &plan));
     model->arena = pf_alloc(plan.activation_bytes + plan.work_bytes + plan.logits_bytes);
     model->live = pf_calloc_array((size_t)s.options->n_live, sizeof *model->live);
@@ -285,8 +400,7 @@ int model_allocate(struct pf_model *model)
     for (int i = 0; i < s.options->n_live; i++) {
         PF_TRY(place_live(model, &c, &s, &model->live[i]));
     }
-    model->work.logits = take_bytes(
-        &c, model_loss_chunk(s.spec, s.options) * model_logits_stride(s.spec), s.element);
+    plan_logits(&c, &s, &model->work);
     return 0;
 }
 

@@ -47,8 +47,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Element types of a reduction. BF16 adds in fp32, in rank order, and rounds once, to nearest even.
- */
+/* Element types of a reduction. BF16 and F16 add in fp32, in rank order, and round once, to nearest
+ * even. */
 enum pf_comm_dtype {
     PF_COMM_F32,
     PF_COMM_F64,
@@ -57,6 +57,7 @@ enum pf_comm_dtype {
     PF_COMM_I32,
     PF_COMM_U8,
     PF_COMM_BF16,
+    PF_COMM_F16,
     PF_COMM_DTYPE_COUNT
 };
 

@@ -101,6 +101,7 @@ struct pf_config {
     int64_t first_layers, last_layers; /* -1: not given */
     char *segments;                    /* NULL: evenly */
     enum pf_schedule_kind schedule;
+    bool balanced, split_backward; /* ask for another schedule */
     /* resume and dumps */
     char *resume_from_checkpoint; /* NULL, a path, or "auto" */
     bool ignore_data_skip;
@@ -187,6 +188,10 @@ void pf_config_release(struct pf_config *config);
  * data-parallel ranks"), PF_ENOTSUP for a layout that this build does not train.
  */
 int pf_config_resolve(struct pf_config *config, int world_size);
+
+/* The least number of ranks that the degrees of a config make: their product, 1 for what is not given.
+ */
+int pf_config_ranks(const struct pf_config *config);
 
 /* The parallel options of a config, not yet resolved for a model: as pf_parallel_read finds them in the
  * printed options. */

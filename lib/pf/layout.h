@@ -28,6 +28,7 @@
  * pipeline stage's it accumulates where the owner's gradient lies here, and the two stages add.
  */
 struct pf_layout {
+    int rank;
     int64_t n_rows;
     int64_t *param_at;      /* [n_rows]; -1: not on this rank */
     int64_t *grad_at;       /* [n_rows]; -1: frozen, or not on this rank */

@@ -24,15 +24,30 @@
  *     PF_TRY(pf_model_new(&spec, table, layout, ops, &options, &model));
  *     pf_model_bind(model, params, grads);
  *     for each micro-batch:
- *             PF_TRY(pf_model_forward(model, 0, &batch, true, token_loss));
- *             PF_TRY(pf_model_backward(model, 0, &batch));
+ *             PF_TRY(pf_model_forward(model, 0, 0, &batch, true, token_loss));
+ *             PF_TRY(pf_model_backward(model, 0, 0, &batch));
+ *
+ * A rank may have a part of the model. Pipeline stages have chunks of consecutive layers: a chunk
+ * reads the residual stream that the one before it made (pf_model_input) and leaves its own
+ * (pf_model_output); backward takes the gradient of the output where it leaves that of the input
+ * (pf_model_gradient). Who moves them is the caller's business. Tensor-parallel ranks have parts of
+ * every matrix (pf/table.h) and compute a chunk together: forward and backward are then collective
+ * over options.tp, with the same arguments on each of its ranks. They sum the outputs of the
+ * projections that their parts enter (attention's output, down, the embedding) and the gradients of
+ * what their parts read; the loss is taken on columns of logits, never gathered. With sequence
+ * parallelism the residual stream, its norms and dropout lie on the ranks by tokens, T / n_tp
+ * neighbours each, are gathered before a projection and the sums are scattered. Gradients of weights
+ * that the ranks have copies of are then, and those of q and k norms and shared key heads always,
+ * each rank's part of a sum: pf_model_grad_ranks tells which.
  *
  * Source of the mathematics: the families' Hugging Face implementations as restated in the golden
- * fixtures' README. All functions are local; one model is used by one thread.
+ * fixtures' README; of the parallel forms Shoeybi et al. 2019 (Megatron-LM) and Korthikanti et al. 2022
+ * (sequence parallelism). One model is used by one thread, that of the communicator.
  */
 #ifndef PF_MODEL_H
 #define PF_MODEL_H
 
+#include <pf/comm.h>
 #include <pf/layout.h>
 #include <pf/ops.h>
 #include <pf/spec.h>
@@ -62,6 +77,12 @@ enum pf_recompute_method {
     PF_RECOMPUTE_BLOCK,   /* the first n layers, each by itself; the others save everything */
 };
 
+/* Consecutive layers of one pipeline stage, with what comes before the first or behind the last. */
+struct pf_model_chunk {
+    int64_t first_layer, end_layer;
+    bool embed, head;
+};
+
 struct pf_model_options {
     int64_t batch, seq;  /* of every micro-batch; T = batch * seq */
     enum pf_dtype dtype; /* of weights and activations: F32, BF16, F16 */
@@ -73,6 +94,13 @@ struct pf_model_options {
     int64_t loss_chunk;             /* tokens whose logits are held at once; 0: chosen from V */
     uint64_t seed;                  /* of dropout */
     bool padding_row_gets_gradient; /* false: as transformers (nn.Embedding's padding_idx) */
+    /* The rank's part. */
+    const struct pf_model_chunk *chunks; /* [n_chunks], copied; NULL: one, the whole model */
+    int n_chunks;
+    int n_tp, tp_rank;      /* 0: 1; number and coordinate of tensor-parallel ranks */
+    struct pf_comm *tp;     /* these ranks; NULL where there is one, and to plan */
+    bool sequence_parallel; /* n_tp must divide T */
+    bool split_backward;    /* pf_model_backward_weights is called apart; not with recompute */
 };
 
 /* A micro-batch, in host memory, owned by the caller. */
@@ -97,7 +125,7 @@ int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_option
 
 /*
  * spec, table, layout and ops must outlive the model. Errors: PF_EINVAL (a sequence longer than the
- * learned positions), PF_ENOTSUP, PF_ENOMEM.
+ * learned positions, tokens that n_tp does not divide), PF_ENOTSUP, PF_ENOMEM.
  */
 int pf_model_new(const struct pf_model_spec *spec, const struct pf_table *table,
                  const struct pf_layout *layout, struct pf_ops *ops,
@@ -109,29 +137,54 @@ void pf_model_free(struct pf_model *model);
 void pf_model_bind(struct pf_model *model, const void *params, float *grads);
 
 /*
- * One micro-batch forward. token_loss [T] is overwritten with each position's loss (0 where the
- * target is -1); with_grad also adds the head's weight gradient and leaves what backward needs.
+ * One micro-batch forward through a chunk, 0 <= chunk < n_chunks, into a live slot, which any chunk may
+ * use. Without the embedding its input lies at pf_model_input already. With the head token_loss [T] is
+ * overwritten with each position's loss (0 where the target is -1), and with_grad also adds the head's
+ * weight gradient and leaves what backward needs. Elsewhere token_loss is not touched.
  */
-int pf_model_forward(struct pf_model *model, int live, const struct pf_model_batch *batch,
-                     bool with_grad, float *token_loss);
+int pf_model_forward(struct pf_model *model, int chunk, int live,
+                     const struct pf_model_batch *batch, bool with_grad, float *token_loss);
 
-/* Backward of the forward that filled this live slot. Adds all other weight gradients. */
-int pf_model_backward(struct pf_model *model, int live, const struct pf_model_batch *batch);
+/*
+ * Backward of the chunk's forward that filled this live slot. Without the head pf_model_gradient holds
+ * the gradient of its output; without the embedding it then holds that of its input. Adds all other
+ * weight gradients; with split_backward those of matrices are left to pf_model_backward_weights, until
+ * which the slot stays taken.
+ */
+int pf_model_backward(struct pf_model *model, int chunk, int live,
+                      const struct pf_model_batch *batch);
+int pf_model_backward_weights(struct pf_model *model, int chunk, int live);
 
-/* Logits [T,V] of the forward in a live slot as floats, for dumps. Overwrites logits. */
+/* The residual stream between chunks, [pf_model_n_rows, H] of the model's dtype: where a chunk without
+ * the embedding reads in a slot, what a chunk without the head leaves there; and the gradient of
+ * either. */
+void *pf_model_input(struct pf_model *model, int live);
+const void *pf_model_output(const struct pf_model *model, int chunk, int live);
+void *pf_model_gradient(struct pf_model *model);
+int64_t pf_model_n_rows(const struct pf_model *model);
+
+/*
+ * Over how many neighbouring tensor-parallel ranks (n_tp, or those that share a key head) must the
+ * gradient of a row be summed after the last backward? 1: none. The groups are [k n, (k + 1) n).
+ */
+int pf_model_grad_ranks(const struct pf_table *table, const struct pf_tensor_row *row, int n_tp,
+                        bool sequence_parallel);
+
+/* Logits [T,V] of the forward of the chunk with the head in a live slot as floats, for dumps. Overwrites
+ * logits on every tensor-parallel rank. */
 int pf_model_logits(struct pf_model *model, int live, float *logits);
 
 /* Logits [V] of one token, 0 <= token < T, of that forward: what follows it. Overwrites logits. */
 int pf_model_token_logits(struct pf_model *model, int live, int64_t token, float *logits);
 
 /*
- * Hidden state [T,H] of the forward in a live slot as floats, for dumps: i = 0 is the input of the
- * first layer, i <= n_layers the output of layer i-1, n_layers + 1 the normed output of the last.
- * PF_EINVAL where recomputation did not keep it.
+ * Hidden state [T,H] of the chunk's forward in a live slot as floats, for dumps, on every
+ * tensor-parallel rank: i = 0 is the input of the first layer, i <= n_layers the output of layer i-1,
+ * n_layers + 1 the normed output of the last. A chunk has the inputs of its layers, and with the head
+ * both last ones. PF_EINVAL where recomputation did not keep it, or it is another chunk's.
  */
-int pf_model_hidden(const struct pf_model *model, int live, int64_t i, float *hidden);
+int pf_model_hidden(struct pf_model *model, int chunk, int live, int64_t i, float *hidden);
 
-/* Sizes as planned. */
 int64_t pf_model_n_tokens(const struct pf_model *model);
 
 /* Multiply-adds times two of one forward and backward of a micro-batch of T tokens (attention causal,

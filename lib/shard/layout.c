@@ -74,7 +74,7 @@ int pf_layout_new(const struct pf_placement *place, int rank, struct pf_layout *
     if (!layout) {
         return PF_ENOMEM;
     }
-    *layout = (struct pf_layout){.n_rows = place->table->n_rows};
+    *layout = (struct pf_layout){.rank = rank, .n_rows = place->table->n_rows};
     layout->param_at = pf_calloc_array(n, sizeof *layout->param_at);
     layout->grad_at = pf_calloc_array(n, sizeof *layout->grad_at);
     layout->count = pf_calloc_array(n, sizeof *layout->count);

@@ -16,7 +16,7 @@
 static const char *const schedulers[] = {"linear", "cosine", "constant", "polynomial",
                                          "wsd",    "table",  NULL};
 static const char *const wsd_decays[] = {"linear", "1-sqrt", "half_life", NULL};
-static const char *const schedule_modes[] = {"1F1B", "FThenB", "VPP", NULL};
+static const char *const schedule_modes[] = {"1F1B", "FThenB", "VPP", "ZBH1", NULL};
 static const char *const dtypes[] = {"float32", "bfloat16", "float16", NULL};
 static const char *const optimizers[] = {"adamw", NULL};
 static const char *const opt_levels[] = {"O0", "O1", "O2", NULL};
@@ -235,15 +235,18 @@ const struct pf_key pf_keys[] = {
      .help = "the memory of a device that a run may take", .field = NOWHERE,
      .why = "this build plans memory (--plan) but does not choose by it"},
     /* layout */
-    {"tensor_model_parallel_size", PF_KEY_INT, PF_KEY_REFUSED, "-1", .same_as_default = "[1]",
-     .unit = "ranks", .min = -1, .max = INT_COUNT, .help = "ranks that share each layer's tensors",
-     .field = AT(degree[PF_AXIS_TP]), .why = NOT_TP},
-    {"pipeline_model_parallel_size", PF_KEY_INT, PF_KEY_REFUSED, "-1", .same_as_default = "[1]",
-     .unit = "ranks", .min = -1, .max = INT_COUNT, .help = "stages that the layers are dealt to",
-     .field = AT(degree[PF_AXIS_PP]), .why = NOT_PP},
-    {"virtual_pipeline_model_parallel_size", PF_KEY_INT, PF_KEY_REFUSED, "1",
-     .same_as_default = "[-1]", .unit = "chunks", .min = -1, .max = INT_COUNT,
-     .help = "pieces of layers of one stage", .field = NOWHERE, .why = NOT_PP},
+    {"tensor_model_parallel_size", PF_KEY_INT, PF_KEY_EFFECTIVE, "-1", .unit = "ranks", .min = -1,
+     .max = INT_COUNT, .may_change_on_resume = true, .field = AT(degree[PF_AXIS_TP]),
+     .help =
+         "ranks that share each layer's matrices: heads, columns of the feed-forward part, rows "
+         "of the vocabulary; -1 is 1"},
+    {"pipeline_model_parallel_size", PF_KEY_INT, PF_KEY_EFFECTIVE, "-1", .unit = "ranks", .min = -1,
+     .max = INT_COUNT, .may_change_on_resume = true, .field = AT(degree[PF_AXIS_PP]),
+     .help = "stages that the layers are dealt to; -1 is 1"},
+    {"virtual_pipeline_model_parallel_size", PF_KEY_INT, PF_KEY_EFFECTIVE, "1", .unit = "chunks",
+     .min = -1, .max = INT_COUNT, .may_change_on_resume = true, .field = AT(vpp),
+     .help = "chunks of layers of each stage: chunk c of the model is stage c mod the number of "
+             "stages's; -1 is 1"},
     {"sharding", PF_KEY_STRING_LIST, PF_KEY_REFUSED, "null", .same_as_default = "[\"\", []]",
      .help = "which state the sharding ranks share: stage1, stage2, stage3, with offload",
      .field = NOWHERE, .why = NOT_SHARDING "; unset it means plain data parallel"},
@@ -266,13 +269,13 @@ const struct pf_key pf_keys[] = {
     {"moe_group", PF_KEY_STRING, PF_KEY_REFUSED, "null",
      .help = "an old way to name the ranks that share the experts", .field = NOWHERE,
      .why = NOT_MOE "; the modern key is expert_model_parallel_size"},
-    {"sequence_parallel", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "tensor-parallel ranks share the tokens between layers", .field = NOWHERE,
-     .why = NOT_TP},
+    {"sequence_parallel", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .may_change_on_resume = true,
+     .field = AT(sequence_parallel),
+     .help = "tensor-parallel ranks share the tokens of norms, dropout and residuals, which makes "
+             "these activations smaller by their number"},
     {"hybrid_parallel_topo_order", PF_KEY_ENUM, PF_KEY_SATISFIED, "null", .choices = topo_orders,
      .help = "the order of the axes of the mesh; null is sharding_first", .field = AT(pp_first),
-     .why = "only dp is above 1 in this "
-            "build, so both orders are one mesh"},
+     .why = "without sharding both orders are one mesh"},
     {"reorder_pipeline_priority", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
      .help = "put neighbouring ranks into one pipeline", .field = NOWHERE, .why = NOT_PP},
     {"nccl_comm_group_config", PF_KEY_STRING, PF_KEY_REFUSED, "null",
@@ -328,10 +331,14 @@ const struct pf_key pf_keys[] = {
      .why = "this build writes one copy of a checkpoint"},
     /* pipeline */
     {"pipeline_schedule_mode", PF_KEY_ENUM, PF_KEY_EFFECTIVE, "\"1F1B\"", .choices = schedule_modes,
-     .n_supported = 2, .may_change_on_resume = true, .field = AT(schedule),
-     .help =
-         "the order of forward and backward of a step's micro-batches. Same results; FThenB keeps "
-         "the activations of all micro-batches"},
+     .may_change_on_resume = true, .field = AT(schedule),
+     .help = "the order of forward and backward of a step's micro-batches, with the same results "
+             "to the "
+             "bit. FThenB keeps the activations of all micro-batches; VPP, which 1F1B means where "
+             "stages "
+             "have several chunks, interleaves chunks; ZBH1 fills bubbles with the gradients of "
+             "weights "
+             "(no recompute, one chunk a stage)"},
     {"overlap_p2p_comm", PF_KEY_BOOL, PF_KEY_REFUSED, "true",
      .help = "send and receive while computing", .field = NOWHERE, .why = NOT_PP},
     {"batch_p2p_comm", PF_KEY_BOOL, PF_KEY_REFUSED, "null", .help = "send and receive in one batch",
@@ -342,8 +349,11 @@ const struct pf_key pf_keys[] = {
      .help = "tensor-parallel ranks each send a part", .field = NOWHERE, .why = NOT_PP},
     {"variable_seq_lengths", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
      .help = "micro-batches may differ in length", .field = NOWHERE, .why = NOT_PP},
-    {"best_unbalanced_scheduler", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "a schedule for stages of unequal cost", .field = NOWHERE, .why = NOT_PP},
+    {"best_unbalanced_scheduler", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false",
+     .may_change_on_resume = true, .field = AT(balanced),
+     .help =
+         "with several chunks a stage: all micro-batches go through a chunk before the next, so "
+         "that the stages hold nearly the same number of activations"},
     {"offload_queue", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
      .help = "move waiting activations out of device memory", .field = NOWHERE, .why = NOT_PP},
     {"use_dualpipev", PF_KEY_BOOL, PF_KEY_REFUSED, "false", .help = "the DualPipeV schedule",
@@ -351,26 +361,38 @@ const struct pf_key pf_keys[] = {
     {"forward_backward_overlap_scheduler", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
      .help = "pair forwards with backwards so that exchanges hide", .field = NOWHERE,
      .why = NOT_PP},
-    {"split_backward", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "compute input and weight gradients apart", .field = NOWHERE, .why = NOT_PP},
-    {"num_layers_in_first_pipeline_stage", PF_KEY_I64, PF_KEY_REFUSED, "null", .unit = "layers",
-     .help = "layers of the first stage", .field = NOWHERE, .why = NOT_PP},
-    {"num_layers_in_last_pipeline_stage", PF_KEY_I64, PF_KEY_REFUSED, "null", .unit = "layers",
-     .help = "layers of the last stage", .field = NOWHERE, .why = NOT_PP},
-    {"pp_seg_method", PF_KEY_STRING, PF_KEY_REFUSED, "null",
-     .help = "how layers are dealt to stages", .field = NOWHERE, .why = NOT_PP},
+    {"split_backward", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .may_change_on_resume = true,
+     .field = AT(split_backward),
+     .help = "compute the gradients of inputs and of weights apart: pipeline_schedule_mode ZBH1"},
+    {"num_layers_in_first_pipeline_stage", PF_KEY_I64, PF_KEY_EFFECTIVE, "-1", .unit = "layers",
+     .min = -1, .max = INT_COUNT, .may_change_on_resume = true, .field = AT(first_layers),
+     .help =
+         "layers of the first stage, all its chunks together; the stages without a number share "
+         "the rest. -1: not given"},
+    {"num_layers_in_last_pipeline_stage", PF_KEY_I64, PF_KEY_EFFECTIVE, "-1", .unit = "layers",
+     .min = -1, .max = INT_COUNT, .may_change_on_resume = true, .field = AT(last_layers),
+     .help = "layers of the last stage, likewise"},
+    {"pp_seg_method", PF_KEY_STRING, PF_KEY_EFFECTIVE, "null", .may_change_on_resume = true,
+     .field = AT(segments),
+     .help =
+         "how layers become chunks: null, equal numbers of layers; layer:REGEX, equal numbers of "
+         "the items that it finds among Embedding, DecoderLayer, RMSNorm and LMHead; uniform, "
+         "equal numbers of all these; 0:3:8, the first layer of each chunk"},
     {"pp_recompute_interval", PF_KEY_I64, PF_KEY_REFUSED, "1", .unit = "layers",
      .help = "recompute each so many layers of a stage", .field = NOWHERE, .why = NOT_RECOMPUTE},
     /* tensor parallel */
-    {"replace_with_c_embedding", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "a fused embedding whose rows are cut", .field = NOWHERE, .why = NOT_TP},
-    {"replace_with_parallel_cross_entropy", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "a loss over a vocabulary that is cut", .field = NOWHERE, .why = NOT_TP},
+    {"replace_with_c_embedding", PF_KEY_BOOL, PF_KEY_SATISFIED, "false",
+     .help = "a fused embedding whose rows are cut", .field = NOWHERE,
+     .why = "tensor-parallel ranks cut the rows of the embedding in one operation, always"},
+    {"replace_with_parallel_cross_entropy", PF_KEY_BOOL, PF_KEY_SATISFIED, "false",
+     .help = "a loss over a vocabulary that is cut", .field = NOWHERE,
+     .why = "tensor-parallel ranks cut the vocabulary of the loss and never gather logits"},
     {"mp_async_allreduce", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
      .help = "sum input gradients while weight gradients are computed", .field = NOWHERE,
      .why = NOT_TP},
-    {"mp_skip_c_identity", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "leave out copies before a cut layer", .field = NOWHERE, .why = NOT_TP},
+    {"mp_skip_c_identity", PF_KEY_BOOL, PF_KEY_SATISFIED, "false",
+     .help = "leave out copies before a cut layer", .field = NOWHERE,
+     .why = "nothing is copied there"},
     {"sp_async_reduce_scatter", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
      .help = "reduce input gradients while weight gradients are computed", .field = NOWHERE,
      .why = NOT_TP},

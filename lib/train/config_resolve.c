@@ -64,6 +64,16 @@ static int resolve_batch(struct pf_config *c)
     return 0;
 }
 
+int pf_config_ranks(const struct pf_config *config)
+{
+    int64_t n = 1;
+
+    for (int a = 0; a < PF_AXIS_COUNT && n <= INT32_MAX; a++) {
+        n *= config->degree[a] > 0 ? config->degree[a] : 1;
+    }
+    return n <= INT32_MAX ? (int)n : INT32_MAX;
+}
+
 int pf_config_parallel(const struct pf_config *config, struct pf_parallel *par_out)
 {
     struct pf_str text;

@@ -133,19 +133,19 @@ static int gather(struct pf_trainer *t, struct pf_st_writer *w, size_t tensor, i
     const size_t bytes = (size_t)(pf_model_n_tokens(t->model) * width) * sizeof(float);
 
     if (t->dp_rank != 0) {
-        return pf_comm_send(t->dp, data, bytes, 0, 0);
+        return pf_comm_send(t->groups.data, data, bytes, 0, 0);
     }
     for (int r = 0; r < t->dp_size; r++) {
         const uint64_t at = ((uint64_t)micro * (uint64_t)t->dp_size + (uint64_t)r) * bytes;
         if (r > 0) {
-            PF_TRY(pf_comm_recv(t->dp, t->dump->buffer, bytes, r, 0));
+            PF_TRY(pf_comm_recv(t->groups.data, t->dump->buffer, bytes, r, 0));
         }
         PF_TRY(pf_st_writer_write(w, tensor, at, r > 0 ? t->dump->buffer : data, bytes));
     }
     return 0;
 }
 
-int train_dump_micro(struct pf_trainer *t, int micro, int live)
+int train_dump_micro(struct pf_trainer *t, int micro, int chunk, int live)
 {
     struct dump *const d = t->dump;
 
@@ -155,7 +155,7 @@ int train_dump_micro(struct pf_trainer *t, int micro, int live)
     }
     if (t->config->dump & PF_DUMP_HIDDEN) {
         for (int64_t i = 0; i < t->spec.n_layers + 2; i++) {
-            PF_TRY(pf_model_hidden(t->model, live, i, d->buffer));
+            PF_TRY(pf_model_hidden(t->model, chunk, live, i, d->buffer));
             PF_TRY(gather(t, d->hidden, (size_t)i, micro, d->buffer, t->spec.hidden));
         }
     }

@@ -31,16 +31,38 @@ static void sum_squares(const float *x, int64_t n, int n_threads, struct pf_exac
     }
 }
 
+/* Does this rank count a row, of which others have copies? */
+static bool counts(const struct pf_trainer *t, int64_t i)
+{
+    const struct pf_tensor_row *const row = &t->table->rows[i];
+    struct pf_shard_list list = {0};
+    (void)row;
+    (void)list;
+    return t->layout->grad_at[i] >= 0 && row->tied_to < 0;
+}
+
 int train_grad_norm(struct pf_trainer *t, double scale, double *norm_out)
 {
-    /* All data-parallel ranks hold the same gradients: each squares a share, integers add up. */
-    const int64_t n = t->layout->grad_reduced_elements;
-    const int64_t lo = n * t->dp_rank / t->dp_size, hi = n * (t->dp_rank + 1) / t->dp_size;
-    struct pf_exactsum sum;
-
-    sum_squares(t->grads + lo, hi - lo, pf_ops_threads(t->ops), &sum);
+    struct pf_exactsum sum, one;
+    pf_exactsum_init(&sum);
+    const int tp = t->groups.coord[PF_AXIS_TP], n_tp = t->par.degree[PF_AXIS_TP];
+    for (int64_t i = 0; i < t->table->n_rows; i++) {
+        const struct pf_tensor_row *row = &t->table->rows[i];
+        bool cut = false;
+        for (int d = 0; d < row->n_dims; d++)
+            cut = cut || row->cut[d].view != PF_CUT_NONE;
+        int share = cut ? pf_model_grad_ranks(t->table, row, n_tp, false) : n_tp;
+        if (!counts(t, i) || tp % share != 0)
+            continue;
+        if (row->slot == PF_SLOT_EMBED && t->groups.stage > 0)
+            continue;
+        sum_squares(t->grads + t->layout->grad_at[i], t->layout->count[i], pf_ops_threads(t->ops),
+                    &one);
+        pf_exactsum_merge(&sum, &one);
+    }
     pf_exactsum_normalise(&sum);
-    PF_TRY(pf_comm_all_reduce(t->dp, &sum, PF_EXACTSUM_N_WORDS, PF_COMM_I64, PF_COMM_SUM));
+    PF_TRY(
+        pf_comm_all_reduce(t->groups.state, &sum, PF_EXACTSUM_N_WORDS, PF_COMM_I64, PF_COMM_SUM));
     *norm_out = sqrt(pf_exactsum_round(&sum)) * scale;
     return 0;
 }

@@ -17,7 +17,7 @@
 /* Stages whose memory is printed side by side. */
 #define STAGES_A_LINE 5
 
-enum { N_MEMORY_MAX = 16 };
+enum { N_MEMORY_MAX = 24 };
 
 /* One purpose of memory. */
 struct memory_row {
@@ -79,27 +79,51 @@ static int add_state(const struct pf_trainer *t, int number, struct stage_plan *
     return 0;
 }
 
-/* Both models count where evaluation has a batch of its own. */
-static int add_models(const struct pf_trainer *t, struct stage_plan *stage)
+/* Both models count where evaluation has a batch of its own. Buffers of boundaries are of the model's
+ * dtype. */
+static int add_stage_models(struct pf_trainer *t, int number, struct pf_model_chunk *chunks,
+                            struct stage_plan *stage)
 {
     const struct pf_config *const c = t->config;
+    const int n_chunks = train_stage_chunks(t, number, chunks);
+    const size_t row = (size_t)t->spec.hidden * pf_dtype_bytes(c->dtype);
+    struct pf_sched_facts facts[2];
     struct pf_model_plan sum = {0};
+    size_t boundaries = 0;
 
+    PF_TRY(train_schedule_facts(t, number, &facts[0], &facts[1]));
     for (int eval = 0; eval < 2; eval++) {
-        const struct pf_model_options options = train_model_options(t, !eval);
-        const bool is_made = eval ? train_has_eval_model(c) : !c->eval_only;
+        struct pf_model_options options = train_model_options(t, !eval);
+        const int n_tp = options.sequence_parallel ? options.n_tp : 1;
+        const size_t n_rows = (size_t)(options.batch * options.seq / n_tp);
         struct pf_model_plan one;
-        if (is_made) {
+        options.chunks = chunks;
+        options.n_chunks = n_chunks;
+        options.n_live = facts[eval].n_slots;
+        if (eval ? train_has_eval_model(c) : !c->eval_only) {
             PF_TRY(pf_model_plan(&t->spec, &options, &one));
             sum.activation_bytes += one.activation_bytes;
             sum.work_bytes += one.work_bytes;
             sum.logits_bytes += one.logits_bytes;
         }
+        if (eval ? train_wants_eval(c) : !c->eval_only) {
+            boundaries += train_pipe_bytes(&facts[eval], n_rows * row);
+        }
     }
     add_memory(stage, "activations", sum.activation_bytes);
     add_memory(stage, "work", sum.work_bytes);
     add_memory(stage, "logits", sum.logits_bytes);
+    add_memory(stage, "boundaries", boundaries);
     return 0;
+}
+
+static int add_models(struct pf_trainer *t, int number, struct stage_plan *stage)
+{
+    struct pf_model_chunk *const chunks = pf_calloc_array((size_t)t->par.vpp, sizeof *chunks);
+    const int err = chunks ? add_stage_models(t, number, chunks, stage) : PF_ENOMEM;
+
+    pf_free(chunks);
+    return err;
 }
 
 static void add_batches(const struct pf_trainer *t, struct stage_plan *stage)
@@ -132,7 +156,7 @@ static int plan_stage(struct pf_trainer *t, int number, struct stage_plan *stage
     size_t sampling;
 
     PF_TRY(add_state(t, number, stage));
-    PF_TRY(add_models(t, stage));
+    PF_TRY(add_models(t, number, stage));
     add_batches(t, stage);
     PF_TRY(train_sample_bytes(t, &sampling));
     add_memory(stage, "sampling", sampling);
@@ -154,7 +178,7 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
 {
     const size_t held = pf_mem_live_bytes() - pf_ops_scratch_bytes(t->ops);
 
-    PF_TRY(pf_schedule_check(t->schedule, &t->facts));
+    PF_TRY(train_schedule_facts(t, t->groups.stage, &t->facts, &t->eval_facts));
     *plan = (struct plan){.n_stages = t->table->mesh.degree[PF_AXIS_PP],
                           .stage = stage_of_rank(t, pf_comm_rank(t->world))};
     count_parameters(t, plan);
@@ -179,16 +203,26 @@ static int n_chunks(const struct pf_trainer *t)
     return t->par.degree[PF_AXIS_PP] * t->par.vpp;
 }
 
+/* The computing steps of a list: F and B with the micro-batch; I and W where backward is split. */
 static void draw_stage(const struct pf_sched_list *list, struct pf_str *text)
 {
-    const int n = list->n_steps < DRAWN_STEPS ? list->n_steps : DRAWN_STEPS;
+    static const char letters[] = {[PF_SCHED_FORWARD] = 'F',
+                                   [PF_SCHED_BACKWARD] = 'B',
+                                   [PF_SCHED_BACKWARD_INPUT] = 'I',
+                                   [PF_SCHED_BACKWARD_WEIGHT] = 'W'};
+    int n = 0;
 
-    for (int i = 0; i < n; i++) {
-        pf_str_appendf(text, "%s%c%d", i ? " " : "",
-                       list->steps[i].kind == PF_SCHED_FORWARD ? 'F' : 'B', list->steps[i].micro);
+    for (int i = 0; i < list->n_steps; i++) {
+        const struct pf_sched_step *const step = &list->steps[i];
+        if (step->live < 0) {
+            continue;
+        }
+        if (n++ < DRAWN_STEPS) {
+            pf_str_appendf(text, "%s%c%d", n > 1 ? " " : "", letters[step->kind], step->micro);
+        }
     }
-    if (n < list->n_steps) {
-        pf_str_appendf(text, " ... (%d steps)", list->n_steps);
+    if (n > DRAWN_STEPS) {
+        pf_str_appendf(text, " ... (%d steps)", n);
     }
 }
 
@@ -208,8 +242,8 @@ static void text_model(const struct pf_trainer *t, const struct plan *plan, stru
 
 static void text_layout(const struct pf_trainer *t, struct pf_str *text)
 {
-    pf_str_appendf(text, "layout     %d %s:", pf_comm_size(t->world),
-                   pf_comm_size(t->world) == 1 ? "rank" : "ranks");
+    pf_str_appendf(text, "layout     %d %s:", pf_mesh_size(&t->table->mesh),
+                   pf_mesh_size(&t->table->mesh) == 1 ? "rank" : "ranks");
     for (int a = 0; a < PF_AXIS_COUNT; a++) {
         pf_str_appendf(text, " %s=%d", pf_axis_name((enum pf_axis)a), t->table->mesh.degree[a]);
     }
@@ -296,7 +330,7 @@ static void text_chunk(const struct pf_trainer *t, int chunk, struct pf_str *tex
 static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
 {
     pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n",
-                   pf_schedule_name(t->config->schedule), t->facts.peak_live,
+                   pf_schedule_name(train_schedule_kind(t)), t->facts.peak_live,
                    t->facts.peak_live == 1 ? "batch" : "batches");
     for (int i = 0; i < t->table->mesh.degree[PF_AXIS_PP]; i++) {
         const char *separator = "";
@@ -419,7 +453,7 @@ static void json_model(const struct pf_trainer *t, const struct plan *plan, stru
 
 static void json_layout(const struct pf_trainer *t, struct pf_json_out *out)
 {
-    pf_json_out_member_i64(out, "world_size", pf_comm_size(t->world));
+    pf_json_out_member_i64(out, "world_size", pf_mesh_size(&t->table->mesh));
     pf_json_out_key(out, "mesh");
     pf_parallel_json(&t->par, out);
 }
@@ -483,7 +517,7 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     pf_str_init(&line);
     pf_json_out_key(out, "schedule");
     pf_json_out_object_begin(out);
-    pf_json_out_member_string(out, "mode", pf_schedule_name(t->config->schedule));
+    pf_json_out_member_string(out, "mode", pf_schedule_name(train_schedule_kind(t)));
     pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
     pf_json_out_key(out, "segments");
     pf_json_out_array_begin(out);

@@ -180,7 +180,7 @@ static int next_token(struct pf_trainer *t, int64_t i, int64_t *token_out)
     const double temperature = t->config->sample_temperature;
     const int64_t v = t->spec.vocab_size;
 
-    PF_TRY(pf_model_forward(s->model, 0, &batch, false, s->token_loss));
+    PF_TRY(pf_model_forward(s->model, 0, 0, &batch, false, s->token_loss));
     PF_TRY(pf_model_token_logits(s->model, 0, s->n_context - 1, s->logits));
     if (temperature == 0) {
         *token_out = most_likely(s->logits, v);

@@ -30,49 +30,72 @@ static int read_step(struct pf_trainer *t, int64_t *tokens_out)
     for (int64_t m = 0; m < t->config->gradient_accumulation_steps; m++) {
         tokens += t->micro[m].n_targets;
     }
-    PF_TRY(pf_comm_all_reduce(t->dp, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));
+    PF_TRY(pf_comm_all_reduce(t->groups.data, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));
     *tokens_out = tokens;
     return 0;
 }
 
-/* Run this rank's list of the schedule; adds token losses to sum. */
+/* What runs of the schedule leave behind: losses, and dumps. */
+struct gathered {
+    struct pf_trainer *t;
+    struct pf_exactsum *sum;
+    size_t n_tokens;
+};
+
+static void mark_step(void *context, const struct pf_sched_step *step)
+{
+    const struct gathered *const g = context;
+
+    train_mark(g->t, step->kind == PF_SCHED_FORWARD ? PHASE_FORWARD : PHASE_BACKWARD);
+}
+
+static int keep_forward(void *context, const struct pf_sched_step *step, int chunk)
+{
+    const struct gathered *const g = context;
+
+    if (train_has_head(g->t, chunk)) {
+        pf_exactsum_add_array_f32(g->sum, g->t->token_loss, g->n_tokens);
+    }
+    return g->t->dump ? train_dump_micro(g->t, step->micro, chunk, step->live) : 0;
+}
+
+/* Run this stage's list of the schedule; adds token losses to sum. */
 static int run_schedule(struct pf_trainer *t, float grad_scale, struct pf_exactsum *sum)
 {
-    const struct pf_sched_list *const list = &t->schedule->stages[0];
-    const size_t n_tokens = (size_t)pf_model_n_tokens(t->model);
+    struct gathered g = {t, sum, (size_t)pf_model_n_tokens(t->model)};
+    const struct train_pass pass = {.batches = t->batches,
+                                    .with_grad = true,
+                                    .token_loss = t->token_loss,
+                                    .before = mark_step,
+                                    .after_forward = keep_forward,
+                                    .context = &g};
 
-    for (int i = 0; i < list->n_steps; i++) {
-        const struct pf_sched_step *const step = &list->steps[i];
-        const struct pf_model_batch batch = batch_of(&t->micro[step->micro], grad_scale, true);
-        if (step->kind == PF_SCHED_BACKWARD) {
-            train_mark(t, PHASE_BACKWARD);
-            PF_TRY(pf_model_backward(t->model, step->live, &batch));
-            continue;
-        }
-        train_mark(t, PHASE_FORWARD);
-        PF_TRY(pf_model_forward(t->model, step->live, &batch, true, t->token_loss));
-        pf_exactsum_add_array_f32(sum, t->token_loss, n_tokens);
-        if (t->dump) {
-            PF_TRY(train_dump_micro(t, step->micro, step->live));
-        }
+    for (int64_t m = 0; m < t->config->gradient_accumulation_steps; m++) {
+        t->batches[m] = batch_of(&t->micro[m], grad_scale, true);
+    }
+    return train_pipe_run(t->pipe, &pass);
+}
+
+static int keep_loss(void *context, const struct pf_sched_step *step, int chunk)
+{
+    const struct gathered *const g = context;
+
+    (void)step;
+    if (train_has_head(g->t, chunk)) {
+        pf_exactsum_add_array_f32(g->sum, g->t->token_loss, g->n_tokens);
     }
     return 0;
 }
 
-/* A tied weight kept one accumulator for each use: form their sum, the embedding's use first. */
-static int fold_tied(struct pf_trainer *t)
+/* One micro-batch forward through all stages; adds its token losses to sum. */
+static int run_eval(struct pf_trainer *t, const struct pf_reader_batch *m, struct pf_exactsum *sum)
 {
-    for (int64_t i = 0; i < t->table->n_rows; i++) {
-        const int owner = t->table->rows[i].tied_to;
-        if (owner < 0 || t->layout->grad_at[i] < 0 || t->layout->grad_at[owner] < 0) {
-            continue;
-        }
-        float *const sum = t->grads + t->layout->grad_at[owner];
-        const struct pf_add_args args = {
-            .n = t->layout->count[i], .a = sum, .b = t->grads + t->layout->grad_at[i], .y = sum};
-        PF_TRY(pf_op_add(t->ops, PF_DTYPE_F32, &args));
-    }
-    return 0;
+    const struct pf_model_batch batch = batch_of(m, 0, false);
+    struct gathered g = {t, sum, (size_t)pf_model_n_tokens(t->eval_model)};
+    const struct train_pass pass = {
+        .batches = &batch, .token_loss = t->token_loss, .after_forward = keep_loss, .context = &g};
+
+    return train_pipe_run(t->eval_pipe, &pass);
 }
 
 static int all_reduce_sum(struct pf_comm *comm, struct pf_exactsum *sum)
@@ -179,10 +202,8 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
     pf_exactsum_init(&sum);
     PF_TRY(run_schedule(t, (float)at_loss, &sum));
     train_mark(t, PHASE_REDUCE);
-    PF_TRY(fold_tied(t));
-    PF_TRY(all_reduce_sum(t->dp, &sum));
-    PF_TRY(pf_comm_all_reduce(t->dp, t->grads, (size_t)t->layout->grad_reduced_elements,
-                              PF_COMM_F32, PF_COMM_SUM));
+    PF_TRY(all_reduce_sum(t->groups.loss, &sum));
+    PF_TRY(train_reduce_grads(t));
     train_mark(t, PHASE_OTHER);
     if (t->dump) {
         PF_TRY(train_dump_grads(t, at_end));
@@ -211,13 +232,11 @@ int train_evaluate(struct pf_trainer *t, double *loss_out, int64_t *tokens_out)
     for (int64_t i = 0; i < n_rounds; i++) {
         const struct pf_reader_batch *m;
         PF_TRY(pf_reader_next(t->eval_reader, i * per_round, &m));
-        const struct pf_model_batch batch = batch_of(m, 0, false);
-        PF_TRY(pf_model_forward(t->eval_model, 0, &batch, false, t->token_loss));
-        pf_exactsum_add_array_f32(&sum, t->token_loss, (size_t)(b * c->max_seq_length));
+        PF_TRY(run_eval(t, m, &sum));
         tokens += m->n_targets;
     }
-    PF_TRY(all_reduce_sum(t->dp, &sum));
-    PF_TRY(pf_comm_all_reduce(t->dp, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));
+    PF_TRY(all_reduce_sum(t->groups.loss, &sum));
+    PF_TRY(pf_comm_all_reduce(t->groups.data, &tokens, 1, PF_COMM_I64, PF_COMM_SUM));
     *loss_out = tokens > 0 ? pf_exactsum_round(&sum) / (double)tokens : 0;
     *tokens_out = tokens;
     return 0;

@@ -51,12 +51,17 @@ struct sampler;
 /* What profile_steps and trace_steps measure. */
 struct profile;
 
+/* A rank's chunks of layers, and whose gradients must be summed with whose. */
+struct train_part;
+
+/* A stage's executor. */
+struct train_pipe;
+
 struct pf_trainer {
     const struct pf_config *config;
     struct pf_comm *world;
     struct pf_groups groups;
-    struct pf_comm *dp; /* of groups: ranks that hold the same parameters and see other data */
-    int dp_rank, dp_size;
+    int dp_rank, dp_size; /* among the ranks that see other data */
 
     /* decided by pf_trainer_new */
     struct pf_model_spec spec;
@@ -69,6 +74,7 @@ struct pf_trainer {
     struct pf_table *table;
     struct pf_parallel par;     /* resolved */
     struct pf_placement *place; /* of the table's rows on the ranks */
+    struct train_part *part;
     struct pf_schedule *schedule;
     struct pf_sched_facts facts;
     struct pf_ops *ops;
@@ -84,8 +90,12 @@ struct pf_trainer {
     struct pf_data *data, *eval_data;
     struct pf_reader *reader, *eval_reader;
     const struct pf_reader_batch *micro; /* [accumulation], of the step, from reader */
-    float *token_loss;                   /* [b,S] of the larger batch */
-    double peak_flops;                   /* GEMM rate of this rank, measured at start */
+    struct pf_model_batch *batches;      /* [accumulation], the same for the model */
+    struct pf_schedule *eval_schedule;   /* one micro-batch forward */
+    struct pf_sched_facts eval_facts;
+    struct train_pipe *pipe, *eval_pipe;
+    float *token_loss; /* [b,S] of the larger batch */
+    double peak_flops; /* GEMM rate of this rank, measured at start */
 
     /* progress */
     int64_t step, total_steps;
@@ -103,6 +113,10 @@ struct pf_trainer {
     struct sampler *sampler; /* NULL where no text is asked for, or not rank 0 */
     struct profile *profile; /* NULL where no step is watched */
 };
+
+/* trainer.c: is this one process that plans for the many ranks of its mesh? It has no groups but the
+ * world, and the coordinates of rank 0. */
+bool train_plans_alone(const struct pf_trainer *t);
 
 /* trainer.c: facts about a run that its plan shares: is there evaluation data, does evaluation have a
  * model of its own, and what a model and a reader are made for. */
@@ -200,6 +214,43 @@ void train_skip(struct pf_trainer *t);
 int train_step(struct pf_trainer *t, struct step_result *result_out);
 int train_evaluate(struct pf_trainer *t, double *loss_out, int64_t *tokens_out);
 
+/* part.c: this rank's part of the model. Its chunks, once the placement is known; what its gradients
+ * need, once the layout is; the options of a model of it; after the last backward, gradients summed over
+ * the uses of a tied weight and over all ranks that have a part of them. _new and _reduce_grads are
+ * collective over the world. */
+int train_part_new(struct pf_trainer *t);
+/* The chunks of any stage, in the order of the model; room for par.vpp. Returns how many. */
+int train_stage_chunks(const struct pf_trainer *t, int stage, struct pf_model_chunk *chunks_out);
+int train_part_build(struct pf_trainer *t);
+void train_part_free(struct pf_trainer *t);
+void train_part_options(const struct pf_trainer *t, struct pf_model_options *options);
+int train_reduce_grads(struct pf_trainer *t);
+
+/* trainer.c: the schedule that the config asks for; what a stage needs to run its lists. */
+enum pf_schedule_kind train_schedule_kind(const struct pf_trainer *t);
+int train_schedule_facts(struct pf_trainer *t, int stage, struct pf_sched_facts *train_out,
+                         struct pf_sched_facts *eval_out);
+
+/* Is the head in this chunk (of this stage's, counted from 0)? */
+bool train_has_head(const struct pf_trainer *t, int chunk);
+
+/* pipe.c: what runs this stage's list of a schedule on a model; what it allocates for boundaries of so
+ * many bytes. A run is collective over the pipeline, and over tensor-parallel ranks. */
+struct train_pass {
+    const struct pf_model_batch *batches; /* [micro-batches] */
+    bool with_grad;
+    float *token_loss; /* of one micro-batch, on the stage with the head */
+    void (*before)(void *context, const struct pf_sched_step *step); /* a computation, or NULL */
+    /* after a forward of a chunk of this stage, counted from 0, whose slot still holds it; or NULL */
+    int (*after_forward)(void *context, const struct pf_sched_step *step, int chunk);
+    void *context;
+};
+int train_pipe_new(struct pf_trainer *t, struct pf_model *model, const struct pf_schedule *schedule,
+                   const struct pf_sched_facts *facts, struct train_pipe **pipe_out);
+void train_pipe_free(struct train_pipe *pipe);
+size_t train_pipe_bytes(const struct pf_sched_facts *facts, size_t boundary_bytes);
+int train_pipe_run(struct train_pipe *pipe, const struct train_pass *pass);
+
 /* optim.c: norm of the reduced gradients (of their sum times scale), and the update. */
 int train_grad_norm(struct pf_trainer *t, double scale, double *norm_out);
 int train_update(struct pf_trainer *t, double lr, double grad_scale);
@@ -207,7 +258,7 @@ int train_update(struct pf_trainer *t, double lr, double grad_scale);
 /* dump.c: whole tensors of a step for comparison with other programs. */
 bool train_dump_due(const struct pf_trainer *t);
 int train_dump_begin(struct pf_trainer *t);
-int train_dump_micro(struct pf_trainer *t, int micro, int live);
+int train_dump_micro(struct pf_trainer *t, int micro, int chunk, int live);
 int train_dump_grads(struct pf_trainer *t, double scale);
 int train_dump_end(struct pf_trainer *t);
 void train_dump_abandon(struct pf_trainer *t); /* a step that failed: nothing gets a final name */

@@ -131,7 +131,7 @@ static int make_table(struct pf_trainer *t)
 
     PF_TRY(pf_model_check(&t->spec));
     PF_TRY(pf_config_parallel(c, &t->par));
-    PF_TRY(pf_parallel_resolve(&t->par, &t->spec, pf_comm_size(t->world), &mesh));
+    PF_TRY(pf_parallel_resolve(&t->par, &t->spec, pf_mesh_size(&c->mesh), &mesh));
     PF_TRY(pf_table_new(&t->spec, &mesh, &t->table));
     PF_TRY(apply_globs(t, "freeze", &c->freeze, pf_table_freeze));
     if (c->has_weight_decay_exclude) {
@@ -157,7 +157,7 @@ static int make_run_json(struct pf_trainer *t)
     pf_json_out_object_begin(&out);
     pf_json_out_member_i64(&out, "schema", 1);
     pf_json_out_member_string(&out, "version", pf_version_build());
-    pf_json_out_member_i64(&out, "world_size", pf_comm_size(t->world));
+    pf_json_out_member_i64(&out, "world_size", pf_mesh_size(&t->table->mesh));
     pf_json_out_key(&out, "kernels");
     train_print_kernels(t, &out);
     pf_json_out_key(&out, "options");
@@ -196,13 +196,71 @@ static int check_ranks_agree(struct pf_trainer *t)
     return pf_comm_same(t->world, &choices, sizeof choices, "the choice of kernels");
 }
 
+bool train_plans_alone(const struct pf_trainer *t)
+{
+    return pf_comm_size(t->world) == 1 && pf_mesh_size(&t->table->mesh) > 1;
+}
+
 static int make_groups(struct pf_trainer *t)
 {
-    PF_TRY(pf_groups_new(t->world, &t->config->mesh, &t->groups));
-    t->dp = t->groups.dp;
-    t->dp_rank = pf_comm_rank(t->dp);
-    t->dp_size = pf_comm_size(t->dp);
-    return 0;
+    const int *const degree = t->table->mesh.degree;
+
+    t->dp_size = degree[PF_AXIS_DP] * degree[PF_AXIS_SHARDING];
+    if (train_plans_alone(t)) {
+        t->groups = (struct pf_groups){.world = t->world, .n_stages = degree[PF_AXIS_PP]};
+    } else {
+        PF_TRY(pf_groups_new(t->world, &t->table->mesh, &t->groups));
+        t->dp_rank = pf_comm_rank(t->groups.data);
+    }
+    return train_part_new(t);
+}
+
+/* Several chunks on a stage ask for a schedule that knows of them. */
+enum pf_schedule_kind train_schedule_kind(const struct pf_trainer *t)
+{
+    const struct pf_config *const c = t->config;
+
+    if (c->balanced && t->par.vpp > 1) {
+        return PF_SCHEDULE_BALANCED;
+    }
+    if (c->split_backward) {
+        return PF_SCHEDULE_ZERO_BUBBLE;
+    }
+    return c->schedule == PF_SCHEDULE_1F1B && t->par.vpp > 1 ? PF_SCHEDULE_INTERLEAVED
+                                                             : c->schedule;
+}
+
+static int make_schedules(struct pf_trainer *t)
+{
+    struct pf_schedule_options options = {.kind = train_schedule_kind(t),
+                                          .n_stages = t->par.degree[PF_AXIS_PP],
+                                          .vpp = t->par.vpp,
+                                          .n_micro = (int)t->config->gradient_accumulation_steps};
+
+    PF_TRY(pf_schedule_new(&options, &t->schedule));
+    options.kind = PF_SCHEDULE_EVAL;
+    options.n_micro = 1;
+    return pf_schedule_new(&options, &t->eval_schedule);
+}
+
+static int stage_facts(const struct pf_schedule *schedule, int stage, struct pf_sched_facts *out)
+{
+    struct pf_sched_facts *const facts = pf_calloc_array((size_t)schedule->n_stages, sizeof *facts);
+
+    if (!facts) {
+        return PF_ENOMEM;
+    }
+    const int err = pf_schedule_check(schedule, facts);
+    *out = facts[stage];
+    pf_free(facts);
+    return err;
+}
+
+int train_schedule_facts(struct pf_trainer *t, int stage, struct pf_sched_facts *train_out,
+                         struct pf_sched_facts *eval_out)
+{
+    PF_TRY(stage_facts(t->schedule, stage, train_out));
+    return stage_facts(t->eval_schedule, stage, eval_out);
 }
 
 /* Everything that a rank decides by itself, before ranks compare. */
@@ -213,11 +271,7 @@ static int resolve_locally(struct pf_trainer *t)
     PF_TRY(check_resume(t));
     PF_TRY(train_read_model(t));
     PF_TRY(make_table(t));
-    const struct pf_schedule_options options = {.kind = t->config->schedule,
-                                                .n_stages = 1,
-                                                .n_micro =
-                                                    (int)t->config->gradient_accumulation_steps};
-    return pf_schedule_new(&options, &t->schedule);
+    return make_schedules(t);
 }
 
 int pf_trainer_new(const struct pf_config *config, struct pf_comm *world,
@@ -286,11 +340,16 @@ void pf_trainer_free(struct pf_trainer *t)
     }
     pf_model_free(t->model);
     train_state_free(t);
+    train_part_free(t);
+    train_pipe_free(t->pipe);
+    train_pipe_free(t->eval_pipe);
+    pf_free(t->batches);
     pf_layout_free(t->layout);
     pf_data_free(t->data);
     pf_data_free(t->eval_data);
     pf_ops_free(t->ops);
     pf_schedule_free(t->schedule);
+    pf_schedule_free(t->eval_schedule);
     pf_placement_free(t->place);
     pf_table_free(t->table);
     pf_ckpt_free(t->weights);
@@ -415,16 +474,19 @@ struct pf_model_options train_model_options(const struct pf_trainer *t, bool tra
 {
     const struct pf_config *const c = t->config;
 
-    return (struct pf_model_options){.batch = train ? c->per_device_train_batch_size
-                                                    : c->per_device_eval_batch_size,
-                                     .seq = c->max_seq_length,
-                                     .n_live = train ? t->facts.n_slots : 1,
-                                     .train = train,
-                                     .dtype = c->dtype,
-                                     .recompute = c->recompute,
-                                     .recompute_method = c->recompute_method,
-                                     .recompute_layers = c->recompute_num_layers,
-                                     .seed = c->seed};
+    struct pf_model_options options = {.batch = train ? c->per_device_train_batch_size
+                                                      : c->per_device_eval_batch_size,
+                                       .seq = c->max_seq_length,
+                                       .n_live = train ? t->facts.n_slots : t->eval_facts.n_slots,
+                                       .split_backward = train && t->facts.peak_split > 0,
+                                       .train = train,
+                                       .dtype = c->dtype,
+                                       .recompute = c->recompute,
+                                       .recompute_method = c->recompute_method,
+                                       .recompute_layers = c->recompute_num_layers,
+                                       .seed = c->seed};
+    train_part_options(t, &options);
+    return options;
 }
 
 /* One model serves both where their batches are alike. */
@@ -452,6 +514,7 @@ static int make_models(struct pf_trainer *t)
     if (!c->eval_only) {
         PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &train, &t->model));
         pf_model_bind(t->model, train_weights(t), t->grads);
+        PF_TRY(train_pipe_new(t, t->model, t->schedule, &t->facts, &t->pipe));
     }
     if (shares_model(c)) {
         t->eval_model = t->model;
@@ -459,7 +522,11 @@ static int make_models(struct pf_trainer *t)
         PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &eval, &t->eval_model));
         pf_model_bind(t->eval_model, train_weights(t), NULL);
     }
-    return 0;
+    if (t->eval_data) {
+        PF_TRY(train_pipe_new(t, t->eval_model, t->eval_schedule, &t->eval_facts, &t->eval_pipe));
+    }
+    t->batches = pf_calloc_array((size_t)c->gradient_accumulation_steps, sizeof *t->batches);
+    return t->batches ? 0 : PF_ENOMEM;
 }
 
 static int allocate_all(struct pf_trainer *t)
@@ -468,8 +535,9 @@ static int allocate_all(struct pf_trainer *t)
     if (!t->stop_path) {
         return PF_ENOMEM;
     }
-    PF_TRY(pf_schedule_check(t->schedule, &t->facts));
+    PF_TRY(train_schedule_facts(t, t->groups.stage, &t->facts, &t->eval_facts));
     PF_TRY(pf_layout_new(t->place, pf_comm_rank(t->world), &t->layout));
+    PF_TRY(train_part_build(t));
     PF_TRY(open_data(t));
     PF_TRY(make_readers(t));
     PF_TRY(train_state_new(t));
@@ -481,6 +549,7 @@ static int allocate_all(struct pf_trainer *t)
 
 int pf_trainer_build(struct pf_trainer *t)
 {
+    PF_ASSERT(!train_plans_alone(t));
     const bool rank0 = pf_comm_rank(t->world) == 0;
 
     PF_TRY(pf_comm_all_agree(t->world, refuse_used(t), NULL));

@@ -50,7 +50,7 @@ static void element(enum pf_comm_dtype dtype, int r, size_t i, void *to)
     const uint32_t x = mix((uint32_t)r * 7919u + (uint32_t)i);
     const double f = ldexp((double)(int32_t)x, (int)(x % 37) - 50);
     const float f32 = (float)f;
-    const uint16_t bf16 = pf_bf16_from_f32(f32);
+    const uint16_t bf16 = pf_bf16_from_f32(f32), f16 = pf_f16_from_f32(f32 * 0x1p-20f);
     const uint64_t u64 = (uint64_t)x << 29 ^ x;
 
     switch (dtype) {
@@ -62,6 +62,9 @@ static void element(enum pf_comm_dtype dtype, int r, size_t i, void *to)
         break;
     case PF_COMM_BF16:
         memcpy(to, &bf16, 2);
+        break;
+    case PF_COMM_F16:
+        memcpy(to, &f16, 2);
         break;
     case PF_COMM_I32:
         memcpy(to, &x, 4);
@@ -131,10 +134,10 @@ static void expected(enum pf_comm_dtype dtype, enum pf_comm_op op, const int *ra
         float acc = 0;
         for (int r = 0; r < n; r++) {
             element(dtype, ranks ? ranks[r] : r, i, &x);
-            const float f = pf_f32_from_bf16(x);
+            const float f = dtype == PF_COMM_F16 ? pf_f32_from_f16(x) : pf_f32_from_bf16(x);
             acc = r == 0 ? f : FLOAT_STEP(acc, f, (int)op);
         }
-        x = pf_bf16_from_f32(acc);
+        x = dtype == PF_COMM_F16 ? pf_f16_from_f32(acc) : pf_bf16_from_f32(acc);
         memcpy(to, &x, 2);
     }
     }
@@ -175,8 +178,8 @@ static char send_buf[MAX_RANKS * MAX_COUNT * 8], recv_buf[MAX_RANKS * MAX_COUNT 
 
 static bool applies(enum pf_comm_dtype dtype, enum pf_comm_op op)
 {
-    return op != PF_COMM_BOR ||
-           (dtype != PF_COMM_F32 && dtype != PF_COMM_F64 && dtype != PF_COMM_BF16);
+    return op != PF_COMM_BOR || (dtype != PF_COMM_F32 && dtype != PF_COMM_F64 &&
+                                 dtype != PF_COMM_BF16 && dtype != PF_COMM_F16);
 }
 
 static bool all_reduce_once(enum pf_comm_dtype dtype, enum pf_comm_op op, size_t n)

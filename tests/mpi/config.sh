@@ -28,8 +28,8 @@ one_line() # RANKS STATUS PATTERN CLAIM WORD...
 for n in 1 2; do
     one_line $n 2 "'model' contradicts model_name_or_path of line 1" r48_two_models
     one_line $n 2 "'bf16' contradicts dtype 'float16'" r48_dtype_twice model=null bf16=true dtype=float16
-    one_line $n 7 "'tensor_model_parallel_size' = 2 cannot be done" "a layout that this build lacks" \
-        model=null tensor_parallel_degree=2
+    one_line $n 7 "'context_parallel_size' = 2 cannot be done" "a layout that this build lacks" \
+        model=null context_parallel_degree=2
     one_line $n 3 "global_train_batch_size 3 is not a multiple" "an impossible batch" \
         model=null global_train_batch_size=3 per_device_train_batch_size=2
 done

@@ -23,6 +23,9 @@
 
 #define EVAL "'eval_input_dir=synthetic:markov?vocab=64&order=1&seed=3&stream=1&tokens=512'"
 
+/* Four layers, which two stages can have two chunks of. */
+#define DEEP " model_name_or_path=deep.json gradient_accumulation_steps=4"
+
 static const struct flip {
     const char *key, *common, *a, *b, *look;
 } flips[] = {
@@ -106,6 +109,25 @@ static const struct flip {
     {"kernels_from", "--plan --json", "kernels_from=null", "kernels_from=reference/pf.json", PLAN},
     {"pipeline_schedule_mode", "--plan --json gradient_accumulation_steps=2",
      "pipeline_schedule_mode=1F1B", "pipeline_schedule_mode=FThenB", PLAN},
+    {"tensor_model_parallel_size", "--plan --json", "tensor_model_parallel_size=1",
+     "tensor_model_parallel_size=2", PLAN},
+    {"sequence_parallel", "--plan --json tensor_model_parallel_size=2", "sequence_parallel=false",
+     "sequence_parallel=true", PLAN},
+    {"pipeline_model_parallel_size", "--plan --json" DEEP, "pipeline_model_parallel_size=1",
+     "pipeline_model_parallel_size=2", PLAN},
+    {"virtual_pipeline_model_parallel_size", "--plan --json pipeline_model_parallel_size=2" DEEP,
+     "virtual_pipeline_model_parallel_size=1", "virtual_pipeline_model_parallel_size=2", PLAN},
+    {"num_layers_in_first_pipeline_stage", "--plan --json pipeline_model_parallel_size=2" DEEP,
+     "num_layers_in_first_pipeline_stage=-1", "num_layers_in_first_pipeline_stage=1", PLAN},
+    {"num_layers_in_last_pipeline_stage", "--plan --json pipeline_model_parallel_size=2" DEEP,
+     "num_layers_in_last_pipeline_stage=-1", "num_layers_in_last_pipeline_stage=1", PLAN},
+    {"pp_seg_method", "--plan --json pipeline_model_parallel_size=2" DEEP, "pp_seg_method=null",
+     "pp_seg_method=0:1", PLAN},
+    {"best_unbalanced_scheduler",
+     "--plan --json pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=2" DEEP,
+     "best_unbalanced_scheduler=false", "best_unbalanced_scheduler=true", PLAN},
+    {"split_backward", "--plan --json pipeline_model_parallel_size=2" DEEP, "split_backward=false",
+     "split_backward=true", PLAN},
     {"save_steps", "", "save_steps=-1", "save_steps=1", FILES},
     {"save_total_limit", "save_steps=1", "save_total_limit=null", "save_total_limit=1", FILES},
     {"save_compress", "save_steps=2", "save_compress=none", "save_compress=zstd",
@@ -207,6 +229,8 @@ static void prepare(void)
     put_text(at("model.json"), text);
     snprintf(text, sizeof text, model, 2);
     put_text(at("wide.json"), text);
+    snprintf(text, sizeof text, model, 4);
+    put_text(at("deep.json"), text);
     put_text(at("config.json"), config);
     int status = shell("mkdir text; for i in 1 2 3 4 5 6 7 8 9; do "
                        "echo \"text number $i, which says $i and no more\" >text/$i.txt; done",

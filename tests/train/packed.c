@@ -83,8 +83,8 @@ static void run_model(const struct family *f, int64_t batch, int64_t seq,
 
     must(pf_model_new(&f->spec, f->table, f->layout, ops, &options, &model));
     pf_model_bind(model, f->params, grads);
-    must(pf_model_forward(model, 0, &input, true, token_loss));
-    must(pf_model_backward(model, 0, &input));
+    must(pf_model_forward(model, 0, 0, &input, true, token_loss));
+    must(pf_model_backward(model, 0, 0, &input));
     pf_model_free(model);
 }
 

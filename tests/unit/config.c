@@ -345,8 +345,8 @@ static void test_refused(void)
     ok(n_default == n, "and is fine at its default");
     fails("a refused key of a wrong type is a usage error", WITH("\"zcc_workers_num\": \"x\""),
           NULL, PF_EXIT_USAGE, "zcc_workers_num");
-    fails("a schedule of several chunks", WITH("\"pipeline_schedule_mode\": \"VPP\""), NULL,
-          PF_EXIT_UNSUPPORTED, "VPP");
+    fails("a schedule that is none", WITH("\"pipeline_schedule_mode\": \"2F2B\""), NULL,
+          PF_EXIT_USAGE, "2F2B");
     ok(read_one(WITH("\"tensor_model_parallel_size\": 1, \"context_parallel_size\": 1,"
                      "\"sharding\": \"\", \"virtual_pipeline_model_parallel_size\": 1"),
                 NULL, &c) == 0,
