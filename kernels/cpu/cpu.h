@@ -37,16 +37,17 @@ V_INLINE void cpu_part(int64_t n, int64_t grain, int n_parts, int part, int64_t 
 }
 
 /*
- * Shall y, n_rows rows of width elements, be written past the caches? Where it would not stay in them
- * anyway, that saves reading each line before it is written. Call e_fence at the end of a part.
+ * Shall y, n_rows rows of width elements, be written past the caches? From a quarter of the last one on:
+ * inputs of the same size go through it too, and of what is left little waits for the next op, while
+ * an ordinary store reads each line before it is written. Call e_fence at the end of a part.
  */
 V_INLINE bool cpu_streams(const struct pf_kctx *ctx, const void *y, int64_t n_rows, int64_t width,
                           int64_t ld)
 {
-    const size_t line = 64;
+    const size_t line = 64, bytes = (size_t)(n_rows * width) * sizeof(elem);
 
-    return ctx->cache_bytes > 0 && (size_t)(n_rows * width) > ctx->cache_bytes / sizeof(elem) &&
-           (uintptr_t)y % line == 0 && (n_rows == 1 || (size_t)ld * sizeof(elem) % line == 0);
+    return ctx->cache_bytes > 0 && bytes >= ctx->cache_bytes / 4 && (uintptr_t)y % line == 0 &&
+           (n_rows == 1 || (size_t)ld * sizeof(elem) % line == 0);
 }
 
 /* Things [lo, hi) of an op, as part `part`. */

@@ -92,7 +92,7 @@ int PF_CPU(dropout)(const struct pf_kctx *ctx, const void *args)
     return 0;
 }
 
-V_INLINE void adamw_at(const struct pf_adamw_args *a, int64_t i, int64_t n)
+V_INLINE void adamw_at(const struct pf_adamw_args *a, bool stream, int64_t i, int64_t n)
 {
     const vf g = v_load_n(a->grad + i, n) * a->grad_scale;
     vf m = v_load_n(a->moment1 + i, n), v = v_load_n(a->moment2 + i, n);
@@ -106,7 +106,7 @@ V_INLINE void adamw_at(const struct pf_adamw_args *a, int64_t i, int64_t n)
     v_store_n(a->moment2 + i, v, n);
     v_store_n(a->param + i, p, n);
     if (a->weight_out) {
-        e_store_n((elem *)a->weight_out + i, p, n);
+        e_put_n((elem *)a->weight_out + i, p, n, stream);
     }
 }
 
@@ -114,10 +114,11 @@ static void adamw_part(const struct pf_kctx *ctx, const void *args, int part, in
                        int64_t hi)
 {
     const struct pf_adamw_args *a = args;
+    const bool stream = a->weight_out && cpu_streams(ctx, a->weight_out, 1, a->n, a->n);
 
-    (void)ctx;
     (void)part;
-    V_LOOP(lo, hi, adamw_at(a, i, n));
+    V_LOOP(lo, hi, adamw_at(a, stream, i, n));
+    e_fence();
 }
 
 int PF_CPU(adamw)(const struct pf_kctx *ctx, const void *args)

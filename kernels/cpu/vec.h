@@ -240,6 +240,16 @@ V_INLINE vf v_abs(vf a)
 /* Sum of the lanes, halves added to each other. */
 V_INLINE float v_sum(vf x)
 {
+#if defined(__AVX512DQ__)
+    const __m256 by8 = _mm512_castps512_ps256(x) + _mm512_extractf32x8_ps(x, 1);
+#elif defined(__AVX2__)
+    const __m256 by8 = x;
+#endif
+#if defined(__AVX2__)
+    const __m128 by4 = _mm256_castps256_ps128(by8) + _mm256_extractf128_ps(by8, 1);
+    const __m128 by2 = by4 + _mm_movehl_ps(by4, by4);
+    return by2[0] + by2[1];
+#else
     float lane[VL];
 
     v_store(lane, x);
@@ -249,6 +259,7 @@ V_INLINE float v_sum(vf x)
         }
     }
     return lane[0];
+#endif
 }
 
 V_INLINE float v_max_lane(vf x)

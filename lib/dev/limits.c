@@ -7,7 +7,9 @@
 #include <pf/time.h>
 
 #include <omp.h>
+#include <sched.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -276,10 +278,37 @@ double pf_limits_flops(const struct pf_limits *limits, enum pf_dtype dtype)
     return own ? limits->bf16_flops : limits->f32_flops;
 }
 
+/* Bytes of a cache of this CPU as Linux lists them ("32768K"), 0 where there is no such cache. */
+static double listed_cache_bytes(int cpu, int index)
+{
+    char path[96];
+    double kib = 0;
+
+    (void)snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/size", cpu,
+                   index);
+    FILE *const file = fopen(path, "re");
+    if (!file) {
+        return 0;
+    }
+    if (fscanf(file, "%lfK", &kib) != 1) {
+        kib = 0;
+    }
+    (void)fclose(file);
+    return kib * 1024;
+}
+
 double pf_limits_cache_bytes(void)
 {
-    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const int cpu = sched_getcpu();
+    double largest = 0;
 
-    bytes = bytes > 0 ? bytes : sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return bytes > 0 ? (double)bytes : 32.0 * 1024 * 1024;
+    for (int index = 0; cpu >= 0 && index < 8; index++) {
+        raise_to(&largest, listed_cache_bytes(cpu, index));
+    }
+    if (largest > 0) {
+        return largest;
+    }
+    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    const long known = l3 > 0 ? l3 : l2;
+    return known > 0 ? (double)known : 32.0 * 1024 * 1024;
 }

@@ -7,12 +7,12 @@
 
 #include <pf/dev.h>
 #include <pf/error.h>
+#include <pf/limits.h>
 #include <pf/mem.h>
 #include <pf/time.h>
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum isa { ISA_GENERIC, ISA_AVX2, ISA_AVX512, ISA_AVX512BF16, N_ISAS };
 static const char *const isa_names[N_ISAS] = {"generic", "avx2", "avx512", "avx512bf16"};
@@ -264,14 +264,6 @@ static void choose_by_preference(struct pf_ops *ops)
     }
 }
 
-/* The last-level cache, or 0 where the system does not know. */
-static size_t last_cache_bytes(void)
-{
-    const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-
-    return l3 > 0 ? (size_t)l3 : l2 > 0 ? (size_t)l2 : 0;
-}
-
 /* PF_KERNELS and the options; ops->dnnl is opened only where it can serve. */
 static int configure(struct pf_ops *ops, const struct pf_ops_options *options)
 {
@@ -286,7 +278,8 @@ static int configure(struct pf_ops *ops, const struct pf_ops_options *options)
         return pf_fail(PF_EINVAL, "thread count %d is negative", options->n_threads);
     }
     ops->n_threads = options->n_threads;
-    ops->cache_bytes = options->cache_bytes ? options->cache_bytes : last_cache_bytes();
+    ops->cache_bytes =
+        options->cache_bytes ? options->cache_bytes : (size_t)pf_limits_cache_bytes();
     if (ops->n_threads == 0) {
         struct pf_cpu_info cpu;
         PF_TRY(pf_cpu_info(&cpu));

@@ -61,7 +61,7 @@ struct pf_kctx {
     int n_threads; /* work is cut into this many parts, always the same way */
     void *scratch; /* at least what the op's scratch rule asks for, 64-byte aligned */
     size_t scratch_bytes;
-    size_t cache_bytes; /* outputs larger than this do not stay in caches; 0: unknown */
+    size_t cache_bytes; /* of the last-level cache; 0: unknown */
     void *library;      /* state of a library behind the kernel (oneDNN's engine), or NULL */
 };
 

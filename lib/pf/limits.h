@@ -42,7 +42,8 @@ int pf_limits_measure(int n_threads, const char *isa, struct pf_limits *limits_i
  * and of fp32's after unpacking. */
 double pf_limits_flops(const struct pf_limits *limits, enum pf_dtype dtype);
 
-/* Bytes of the last level cache, 32 MiB where the system does not say. */
+/* Bytes of the last level cache that this thread's CPU can use, 32 MiB where the system does not say.
+ * From sysfs where there is one: sysconf(_SC_LEVEL3_CACHE_SIZE) counts all caches of an AMD package. */
 double pf_limits_cache_bytes(void);
 
 #endif

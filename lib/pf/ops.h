@@ -36,8 +36,8 @@ struct pf_ops_options {
      * it serves. NULL: the best of this CPU. */
     const char *isa;
     bool ref_only; /* only the reference serves; so does the environment PF_KERNELS=ref */
-    /* Outputs above this many bytes are written past the caches, with the same bits. 0: the size of
-     * the last-level cache, as the system tells it. */
+    /* Of the last-level cache: outputs of a quarter of it and more are written past the caches, with
+     * the same bits. 0: as pf_limits_cache_bytes says. */
     size_t cache_bytes;
 };
 
