@@ -130,8 +130,9 @@ static int verify_step(const struct pf_ckpt *ckpt, struct ckpt_report *report)
         step == ckpt->step) {
         return 0;
     }
-    return ckpt_fault(report, PF_EFORMAT, "manifest", "'%s' holds step %lld", ckpt->dir,
-                      (long long)ckpt->step);
+    return ckpt_fault(report, PF_EFORMAT, "manifest",
+                      "'%s/%s' is of step %lld, which is not the directory's",
+                      ckpt->dir, CKPT_MANIFEST, (long long)ckpt->step);
 }
 
 /* Compressed pieces ----------------------------------------------------------------------------- */
