@@ -10,6 +10,7 @@
 #include <pf/dev.h>
 #include <pf/exactsum.h>
 #include <pf/file.h>
+#include <pf/grad_norm.h>
 #include <pf/groups.h>
 #include <pf/layout.h>
 #include <pf/model.h>
@@ -83,6 +84,7 @@ struct pf_trainer {
     /* built by pf_trainer_build */
     struct pf_dev *dev;
     struct pf_layout *layout;
+    struct pf_grad_norm *norm;           /* what this rank counts of the gradient */
     struct pf_model *model, *eval_model; /* the same object where the batch is the same */
     float *master;                       /* fp32 parameters, which AdamW updates */
     uint16_t *narrow; /* the same as stored and computed with, in bf16 or fp16; NULL in fp32 */

@@ -344,6 +344,7 @@ void pf_trainer_free(struct pf_trainer *t)
     train_pipe_free(t->pipe);
     train_pipe_free(t->eval_pipe);
     pf_free(t->batches);
+    pf_grad_norm_free(t->norm);
     pf_layout_free(t->layout);
     pf_data_free(t->data);
     pf_data_free(t->eval_data);
@@ -537,6 +538,7 @@ static int allocate_all(struct pf_trainer *t)
     }
     PF_TRY(train_schedule_facts(t, t->groups.stage, &t->facts, &t->eval_facts));
     PF_TRY(pf_layout_new(t->place, pf_comm_rank(t->world), &t->layout));
+    PF_TRY(pf_grad_norm_new(t->place, PF_ROLE_WEIGHT, pf_comm_rank(t->world), false, &t->norm));
     PF_TRY(train_part_build(t));
     PF_TRY(open_data(t));
     PF_TRY(make_readers(t));
