@@ -89,7 +89,7 @@ static int add_stage_models(struct pf_trainer *t, int number, struct pf_model_ch
     const size_t row = (size_t)t->spec.hidden * pf_dtype_bytes(c->dtype);
     struct pf_sched_facts facts[2];
     struct pf_model_plan sum = {0};
-    size_t boundaries = 0;
+    size_t boundaries = 0, sampling;
 
     PF_TRY(train_schedule_facts(t, number, &facts[0], &facts[1]));
     for (int eval = 0; eval < 2; eval++) {
@@ -114,6 +114,8 @@ static int add_stage_models(struct pf_trainer *t, int number, struct pf_model_ch
     add_memory(stage, "work", sum.work_bytes);
     add_memory(stage, "logits", sum.logits_bytes);
     add_memory(stage, "boundaries", boundaries);
+    PF_TRY(train_sample_bytes(t, chunks, n_chunks, &facts[1], &sampling));
+    add_memory(stage, "sampling", sampling);
     return 0;
 }
 
@@ -153,13 +155,9 @@ static void add_others(struct pf_trainer *t, size_t tables, struct stage_plan *s
 
 static int plan_stage(struct pf_trainer *t, int number, struct stage_plan *stage)
 {
-    size_t sampling;
-
     PF_TRY(add_state(t, number, stage));
     PF_TRY(add_models(t, number, stage));
     add_batches(t, stage);
-    PF_TRY(train_sample_bytes(t, &sampling));
-    add_memory(stage, "sampling", sampling);
     add_memory(stage, "profiling", train_profile_bytes(t));
     return 0;
 }

@@ -46,7 +46,7 @@ struct metrics {
 /* An open dump of one step, on rank 0. */
 struct dump;
 
-/* What writes text from the model, on rank 0. */
+/* What writes text from the model, on the ranks of rank 0's model. */
 struct sampler;
 
 /* What profile_steps and trace_steps measure. */
@@ -112,7 +112,7 @@ struct pf_trainer {
     int output_lock; /* rank 0: output_dir, held against other runs; -1: not held */
     struct metrics metrics;
     struct dump *dump;
-    struct sampler *sampler; /* NULL where no text is asked for, or not rank 0 */
+    struct sampler *sampler; /* NULL where no text is asked for, or not of rank 0's model */
     struct profile *profile; /* NULL where no step is watched */
 };
 
@@ -265,11 +265,13 @@ int train_dump_grads(struct pf_trainer *t, double scale);
 int train_dump_end(struct pf_trainer *t);
 void train_dump_abandon(struct pf_trainer *t); /* a step that failed: nothing gets a final name */
 
-/* sample.c: is text asked for; its cost: tokens of a forward, bytes held, arithmetic of one text; and
- * write one at this step (nothing above rank 0). */
+/* sample.c: is text asked for; its cost: tokens of a forward, bytes held by a rank with these chunks of
+ * the model, arithmetic of one text; and write one at this step: the ranks of rank 0's model together, the
+ * others do nothing. */
 bool train_wants_sample(const struct pf_config *config);
 int64_t train_sample_seq(const struct pf_trainer *t);
-int train_sample_bytes(const struct pf_trainer *t, size_t *bytes_out);
+int train_sample_bytes(const struct pf_trainer *t, const struct pf_model_chunk *chunks,
+                       int n_chunks, const struct pf_sched_facts *facts, size_t *bytes_out);
 double train_sample_flops(const struct pf_trainer *t);
 int train_sample_new(struct pf_trainer *t);
 void train_sample_free(struct pf_trainer *t);
