@@ -361,9 +361,10 @@ static void text_kernels(const struct pf_trainer *t, struct pf_str *text)
     for (int i = 0; i < n; i++) {
         const struct pf_ops_choice choice = pf_ops_choice_at(t->ops, i);
         if (choice.dtype == PF_DTYPE_F32) {
-            pf_str_appendf(text, "%s %s%s=%s", n_listed && n_listed % 5 == 0 ? "\n          " : "",
-                           pf_op_name(choice.op), choice.gradient ? "_gradient" : "",
-                           choice.variant);
+            pf_str_appendf(text, "%s %s%s%s=%s",
+                           n_listed && n_listed % 5 == 0 ? "\n          " : "",
+                           pf_op_name(choice.op), choice.product ? "_" : "",
+                           pf_ops_product_name(choice.product), choice.variant);
             n_listed++;
         }
     }
