@@ -28,6 +28,7 @@ static const struct command {
     {"show", command_show, 1, 1, 0},
     {"ls", command_ls, 1, 2, 0},
     {"verify", command_verify, 1, 1, 0},
+    {"repair", command_repair, 1, 1, 0},
     {"hash", command_hash, 1, 1, TAKES_WEIGHTS_ONLY},
     {"diff", command_diff, 2, 2, TAKES_TOLERANCE | TAKES_WEIGHTS_ONLY},
     {"run", command_run, 1, 1, TAKES_HTML},
@@ -46,6 +47,7 @@ static const char usage[] =
     "show PATH         what it is: format, model, step, layout, sizes\n"
     "ls PATH [GLOB]    its tensors: name, role, dtype, shape, bytes, pieces, files\n"
     "verify PATH       everything that is wrong with it; reads every byte\n"
+    "repair DIR        restore the one lost file of a checkpoint that has a parity file\n"
     "hash PATH         digests of its tensors, whatever the format and layout\n"
     "diff A B          how two differ, whatever their formats and layouts\n"
     "scan PATH [GLOB]  NaN, infinity, zeros, constants, range, what a cast would lose\n"

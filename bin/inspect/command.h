@@ -36,6 +36,7 @@ struct options {
 int command_show(struct options *o, char **operands);
 int command_ls(struct options *o, char **operands);
 int command_verify(struct options *o, char **operands);
+int command_repair(struct options *o, char **operands);
 int command_hash(struct options *o, char **operands);
 int command_diff(struct options *o, char **operands);
 int command_scan(struct options *o, char **operands);
