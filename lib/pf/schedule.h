@@ -236,8 +236,7 @@ void pf_sched_timeline_free(struct pf_sched_timeline *timeline);
  * PaddlePaddle's (auto-parallel) names.
  */
 struct pf_schedule_keys {
-    enum pf_schedule_kind mode; /* pipeline_schedule_mode: 1F1B, FThenB, VPP, ZBH1 */
-    bool mode_given;
+    enum pf_schedule_kind mode; /* pipeline_schedule_mode: 1F1B (the default), FThenB, VPP, ZBH1 */
     bool best_unbalanced_scheduler, split_backward, use_dualpipev,
         forward_backward_overlap_scheduler;
 };
@@ -253,7 +252,7 @@ int pf_schedule_read_keys(const struct pf_json *config, struct pf_schedule_keys 
  * The schedule of the keys where each stage has vpp chunks: best_unbalanced_scheduler is BALANCED,
  * split_backward is ZERO_BUBBLE, otherwise the mode decides, and 1F1B with several chunks is
  * INTERLEAVED. Errors: PF_EUSAGE where two keys ask for different schedules; PF_ENOTSUP for
- * use_dualpipev, forward_backward_overlap_scheduler, and split_backward with several chunks.
+ * use_dualpipev and forward_backward_overlap_scheduler.
  */
 int pf_schedule_choose(const struct pf_schedule_keys *keys, int vpp,
                        enum pf_schedule_kind *kind_out);

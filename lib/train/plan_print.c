@@ -328,7 +328,7 @@ static void text_chunk(const struct pf_trainer *t, int chunk, struct pf_str *tex
 static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
 {
     pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n",
-                   pf_schedule_name(train_schedule_kind(t)), t->facts.peak_live,
+                   pf_schedule_name(t->schedule_kind), t->facts.peak_live,
                    t->facts.peak_live == 1 ? "batch" : "batches");
     for (int i = 0; i < t->table->mesh.degree[PF_AXIS_PP]; i++) {
         const char *separator = "";
@@ -516,7 +516,7 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     pf_str_init(&line);
     pf_json_out_key(out, "schedule");
     pf_json_out_object_begin(out);
-    pf_json_out_member_string(out, "mode", pf_schedule_name(train_schedule_kind(t)));
+    pf_json_out_member_string(out, "mode", pf_schedule_name(t->schedule_kind));
     pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
     pf_json_out_key(out, "segments");
     pf_json_out_array_begin(out);

@@ -19,7 +19,6 @@ static int read_mode(const struct pf_json *config, struct pf_schedule_keys *keys
     for (int kind = PF_SCHEDULE_1F1B; kind <= PF_SCHEDULE_ZERO_BUBBLE; kind++) {
         if (strcmp(name, pf_schedule_name((enum pf_schedule_kind)kind)) == 0) {
             keys->mode = (enum pf_schedule_kind)kind;
-            keys->mode_given = true;
             return 0;
         }
     }
@@ -104,7 +103,7 @@ int pf_schedule_read_keys(const struct pf_json *config, struct pf_schedule_keys 
 static int check_mode(const struct pf_schedule_keys *keys, const char *key,
                       enum pf_schedule_kind also)
 {
-    return !keys->mode_given || keys->mode == PF_SCHEDULE_1F1B || keys->mode == also
+    return keys->mode == PF_SCHEDULE_1F1B || keys->mode == also
                ? 0
                : pf_fail(PF_EUSAGE,
                          "'%s' asks for another schedule than 'pipeline_schedule_mode' %s: give "
@@ -133,12 +132,6 @@ int pf_schedule_choose(const struct pf_schedule_keys *keys, int vpp,
     }
     if (keys->split_backward) {
         PF_TRY(check_mode(keys, "split_backward", PF_SCHEDULE_ZERO_BUBBLE));
-        if (vpp > 1) {
-            return pf_fail(PF_ENOTSUP,
-                           "this build splits backwards ('split_backward') with one chunk on each "
-                           "stage, not %d",
-                           vpp);
-        }
         *kind_out = PF_SCHEDULE_ZERO_BUBBLE;
         return 0;
     }

@@ -76,6 +76,7 @@ struct pf_trainer {
     struct pf_parallel par;     /* resolved */
     struct pf_placement *place; /* of the table's rows on the ranks */
     struct train_part *part;
+    enum pf_schedule_kind schedule_kind;
     struct pf_schedule *schedule;
     struct pf_sched_facts facts;
     struct pf_ops *ops;
@@ -228,8 +229,7 @@ void train_part_free(struct pf_trainer *t);
 void train_part_options(const struct pf_trainer *t, struct pf_model_options *options);
 int train_reduce_grads(struct pf_trainer *t);
 
-/* trainer.c: the schedule that the config asks for; what a stage needs to run its lists. */
-enum pf_schedule_kind train_schedule_kind(const struct pf_trainer *t);
+/* trainer.c: what a stage needs to run its lists. */
 int train_schedule_facts(struct pf_trainer *t, int stage, struct pf_sched_facts *train_out,
                          struct pf_sched_facts *eval_out);
 
