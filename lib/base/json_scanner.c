@@ -208,16 +208,11 @@ static int scan_word(struct scanner *s, const char *word)
     return 0;
 }
 
+/* There is room: make_room. */
 static int add_node(struct pf_json_doc *doc, const struct pf_json *node)
 {
     if (doc->n_nodes == doc->capacity) {
-        const size_t capacity = doc->capacity ? 2 * doc->capacity : 64;
-        struct pf_json *const grown = pf_realloc_array(doc->nodes, capacity, sizeof *grown);
-        if (!grown) {
-            return PF_ENOMEM;
-        }
-        doc->nodes = grown;
-        doc->capacity = capacity;
+        return pf_fail(PF_EBUG, "a text has more values than were counted");
     }
     doc->nodes[doc->n_nodes++] = *node;
     return 0;
@@ -314,10 +309,43 @@ static int scan_value(struct scanner *s, struct pf_json node)
     return 0;
 }
 
+/* The end of a string that begins at text[i], or of the text. */
+static size_t skip_string(const char *text, size_t len, size_t i)
+{
+    for (i++; i < len && text[i] != '"'; i++) {
+        i += text[i] == '\\';
+    }
+    return i;
+}
+
+/* No text has more values than it has commas and opening brackets, and one. */
+static size_t count_values(const char *text, size_t len)
+{
+    size_t n = 1;
+
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] == '"') {
+            i = skip_string(text, len, i);
+        } else {
+            n += text[i] == ',' || text[i] == '{' || text[i] == '[';
+        }
+    }
+    return n;
+}
+
+/* Room for all of them at once: of a large text, growing would copy them again and again. */
+static int make_room(struct pf_json_doc *doc)
+{
+    doc->capacity = count_values(doc->text, doc->len);
+    doc->nodes = pf_calloc_array(doc->capacity, sizeof *doc->nodes);
+    return doc->nodes ? 0 : PF_ENOMEM;
+}
+
 int pf_base_json_scan(struct pf_json_doc *doc, int max_depth)
 {
     struct scanner s = {.doc = doc, .line = 1, .max_depth = max_depth};
 
+    PF_TRY(make_room(doc));
     skip_blanks(&s);
     const struct pf_json root = {.parent = PF_JSON_NO_PARENT, .key_offset = s.at, .line = s.line};
     PF_TRY(scan_value(&s, root));
