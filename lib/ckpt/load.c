@@ -10,6 +10,7 @@
  * each takes out what it wants. Nobody holds more than the chunk it has read and one that it was sent.
  */
 #include "engine_internal.h"
+#include "load_internal.h"
 #include "plan_internal.h"
 
 #include <pf/digest.h>
@@ -671,6 +672,9 @@ int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckp
     int err;
 
     PF_TRY(ckpt_agree(comm, prove(ckpt, live, n_live)));
+    if (l.size == 1 && !ckpt_is_coded(ckpt)) {
+        return ckpt_load_alone(ckpt, live, n_live, verify_digests, NULL);
+    }
     PF_TRY_GOTO(ckpt_items_gather(comm, live, n_live, &l.items), out);
     PF_TRY_GOTO(ckpt_agree(comm, make_plan(&l)), out);
     err = rounds(&l);
@@ -678,4 +682,16 @@ int pf_ckpt_load(struct pf_comm *comm, const struct pf_ckpt *ckpt, struct pf_ckp
 out:
     release(&l);
     return err;
+}
+
+int pf_ckpt_load_hashed(const struct pf_ckpt *ckpt, struct pf_ckpt_live *live, int64_t n_live,
+                        char (*digests_out)[PF_DIGEST_HEX_BYTES])
+{
+    if (ckpt_is_coded(ckpt)) {
+        return pf_fail(PF_ENOTSUP,
+                       "'%s' is compressed: its files are not hashed as they are loaded",
+                       ckpt->dir);
+    }
+    PF_TRY(prove(ckpt, live, n_live));
+    return ckpt_load_alone(ckpt, live, n_live, true, digests_out);
 }
