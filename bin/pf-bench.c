@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pf-bench: measure ops and training steps, with a verdict. See pf-bench(1). */
+/* pf-bench: measure ops, training steps and checkpoints, with a verdict. See pf-bench(1). */
 #include "bench/command.h"
 
 #include <pf/comm.h>
@@ -13,7 +13,14 @@
 #include <stdlib.h>
 
 /* Options that not every command takes. */
-enum { TAKES_OPS = 1, TAKES_STEPS = 2, TAKES_EFFORT = 4, TAKES_BASELINE = 8 };
+enum {
+    TAKES_OPS = 1,
+    TAKES_STEPS = 2,
+    TAKES_EFFORT = 4,
+    TAKES_BASELINE = 8,
+    TAKES_CKPT = 16,
+    TAKES_RIVAL = 32
+};
 
 static const struct command {
     const char *name;
@@ -21,11 +28,11 @@ static const struct command {
     int n_least, n_most;
     int takes;
 } commands[] = {
-    {"ops", command_ops, 0, 64, TAKES_OPS | TAKES_EFFORT | TAKES_BASELINE},
+    {"ops", command_ops, 0, 64, TAKES_OPS | TAKES_RIVAL | TAKES_EFFORT | TAKES_BASELINE},
     {"step", command_step, 1, 64, TAKES_STEPS | TAKES_EFFORT | TAKES_BASELINE},
     {"compare", command_compare, 2, 2, 0},
+    {"ckpt", command_ckpt, 0, 64, TAKES_CKPT | TAKES_RIVAL | TAKES_EFFORT | TAKES_BASELINE},
     {"comm", NULL, 0, 0, 0},
-    {"ckpt", NULL, 0, 0, 0},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -34,7 +41,8 @@ static const char usage[] =
     "ops [NAME]        single ops: those named (globs are allowed), or all\n"
     "step CONFIG       whole training steps of a config; key=value words may follow\n"
     "compare OLD NEW   two records that --json wrote\n"
-    "comm ckpt: not in this build";
+    "ckpt [NAME]       checkpoints: saved, loaded, re-laid\n"
+    "comm: not in this build";
 
 static int find_command(const char *name, const struct command **command_out)
 {
@@ -61,10 +69,12 @@ static int check_options(const struct options *o, const struct command *command)
         {"--dtype", o->dtypes.n > 0, TAKES_OPS},
         {"--shape", o->shape != NULL, TAKES_OPS},
         {"--model", o->model != NULL, TAKES_OPS},
-        {"--against", o->against != NULL, TAKES_OPS},
+        {"--against", o->against != NULL, TAKES_RIVAL},
         {"--kernel", o->kernel != NULL, TAKES_OPS},
-        {"--threads", o->threads >= 0, TAKES_OPS},
-        {"--min-ratio", !isnan(o->min_ratio), TAKES_OPS},
+        {"--threads", o->threads >= 0, TAKES_RIVAL},
+        {"--min-ratio", !isnan(o->min_ratio), TAKES_RIVAL},
+        {"--bytes", o->bytes > 0, TAKES_CKPT},
+        {"--dir", o->dir != NULL, TAKES_CKPT},
         {"--steps", o->steps >= 0, TAKES_STEPS},
         {"--warmup", o->warmup >= 0, TAKES_EFFORT},
         {"--repeat", o->repeat >= 0, TAKES_EFFORT},
@@ -156,9 +166,14 @@ int main(int argc, char **argv)
          PF_OPT_STRING_LIST, &o.dtypes},
         {0, "shape", "SHAPES", "ops: such as 1024x384x1536 for gemm", PF_OPT_STRING, &o.shape},
         {0, "model", "CONFIG", "ops: the shapes of a training config", PF_OPT_STRING, &o.model},
-        {0, "against", "LIB", "ops: measure onednn or openblas in turn", PF_OPT_STRING, &o.against},
+        {0, "against", "RIVAL", "ops: onednn, openblas; ckpt: fio, safetensors; in turn",
+         PF_OPT_STRING, &o.against},
         {0, "kernel", "NAME", "ops: which serves (those of a run)", PF_OPT_STRING, &o.kernel},
-        {0, "threads", "N", "ops: how many (the CPUs of this process)", PF_OPT_I64, &o.threads},
+        {0, "threads", "N", "how many (the CPUs of this process; ckpt: twice that)", PF_OPT_I64,
+         &o.threads},
+        {0, "bytes", "SIZE", "ckpt: of a checkpoint (1Gi)", PF_OPT_BYTES, &o.bytes},
+        {0, "dir", "DIR", "ckpt: where; a scratch directory in it (TMPDIR, /tmp)", PF_OPT_STRING,
+         &o.dir},
         {0, "steps", "N", "step: how many (20)", PF_OPT_I64, &o.steps},
         {0, "warmup", "N", "calls before samples of a case (2; step: 3)", PF_OPT_I64, &o.warmup},
         {0, "repeat", "N", "samples of a case (as --seconds allow)", PF_OPT_I64, &o.repeat},

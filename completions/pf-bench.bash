@@ -4,10 +4,10 @@ _pf_bench()
 {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
     local options='
-        --device --dtype --shape --model --against --kernel --threads --steps --warmup --repeat
-        --seconds --baseline --max-slowdown --min-ratio --force --list --markdown --quiet -q
-        --verbose -v --json --no-progress --version -V --help -h'
-    local commands='ops step compare'
+        --device --dtype --shape --model --against --kernel --threads --bytes --dir --steps
+        --warmup --repeat --seconds --baseline --max-slowdown --min-ratio --force --list
+        --markdown --quiet -q --verbose -v --json --no-progress --version -V --help -h'
+    local commands='ops step compare ckpt'
     if [[ $cur == -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
         return

@@ -18,7 +18,8 @@ struct options {
     double max_slowdown, min_ratio;
     int64_t warmup, repeat, steps, threads; /* -1: not given */
     double seconds;                         /* NAN: not given */
-    const char *device, *shape, *model, *against, *kernel;
+    const char *device, *shape, *model, *against, *kernel, *dir;
+    size_t bytes; /* 0: not given */
     struct pf_opt_list dtypes;
     bool list, force, markdown;
     bool answered; /* the record is out */
@@ -28,6 +29,7 @@ struct options {
 
 /* Each gives the error code that the program ends with. */
 int command_ops(struct options *o, int n, char **operands);
+int command_ckpt(struct options *o, int n, char **operands);
 int command_step(struct options *o, int n, char **operands);
 int command_compare(struct options *o, int n, char **operands);
 

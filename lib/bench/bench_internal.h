@@ -4,8 +4,10 @@
 #define BENCH_INTERNAL_H
 
 #include <pf/bench.h>
+#include <pf/ckpt.h>
 #include <pf/config.h>
 #include <pf/ops.h>
+#include <pf/placement.h>
 #include <pf/spec.h>
 #include <pf/table.h>
 #include <pf/train.h>
@@ -164,5 +166,63 @@ struct bench_trainer {
 int bench_trainer_open(const char *config, const char *const *overrides, int n_overrides,
                        struct pf_comm *world, struct bench_trainer *t);
 void bench_trainer_close(struct bench_trainer *t);
+
+/* The ratio of each pair of samples that were taken one after the other, into c->ratio. */
+int bench_pair_up(struct pf_bench_case *c);
+
+/* Checkpoints ----------------------------------------------------------------------------------- */
+
+/* bench_state.c: pieces of a model's state, one after the other. */
+struct bench_state {
+    char *config_json;
+    struct pf_model_spec spec;
+    struct pf_table *table;
+    struct pf_ckpt_live *live;
+    int64_t n_live;
+    uint64_t payload; /* bytes of all pieces */
+    size_t bytes;     /* and with what aligns them */
+};
+
+/* About so many bytes. Release it also after an error. */
+int bench_state_make(struct bench_state *s, uint64_t bytes, bool weights_only);
+void bench_state_release(struct bench_state *s);
+
+/* Where they are: in s->bytes from here on. */
+void bench_state_point(struct bench_state *s, void *memory);
+void bench_fill_bits(void *memory, size_t bytes);
+
+struct bench_layout {
+    struct pf_table *table;
+    struct pf_placement *place;
+};
+int bench_layout_make(struct bench_layout *l, const struct bench_state *s, const char *text);
+void bench_layout_release(struct bench_layout *l);
+
+/* bench_disk.c: seconds to read so much of one file, to write another, or both at once (NULL: not that
+ * one), until it is on the disk; past the page cache. */
+int bench_disk(const char *from, const char *to, uint64_t bytes, double *seconds_out);
+
+/* The same by fio, of whose block sizes and depths the fastest are kept. */
+struct bench_fio_way {
+    const char *block, *depth;
+};
+struct bench_fio {
+    struct bench_fio_way read, write;
+};
+int bench_fio_open(const char *scratch, uint64_t bytes, struct bench_fio *fio_out);
+int bench_fio(const struct bench_fio *fio, const char *from, const char *to, uint64_t bytes,
+              double *seconds_out);
+int bench_fio_describe(const struct bench_fio *fio, char *text, size_t bytes);
+
+/* bench_python.c: seconds of load_file on every file of a directory, and a touch of every page. */
+struct bench_python {
+    const char *name, *touch; /* touch: "read" or "write"; NULL: it is no rival */
+};
+int bench_python_load(const struct bench_python *python, const char *dir, double *seconds_out);
+int bench_python_describe(const struct bench_python *python, char *text_out, size_t bytes);
+
+/* bench_process.c: run a program and append what it prints. PF_ENOTSUP where it is not here or ends
+ * with 7, PF_EIO where it fails. argv ends in NULL. */
+int bench_run(const char *const *argv, struct pf_str *text);
 
 #endif

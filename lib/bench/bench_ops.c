@@ -82,26 +82,11 @@ static int open_all(struct session *s)
     return 0;
 }
 
-static const struct pf_kernel_row *serving(const struct pf_ops *ops, const struct bench_item *item)
-{
-    const struct bench_shape *const b = &item->shape;
-    const struct pf_gemm_args g = {
-        .n = b->d[1],
-        .k = b->d[2],
-        .trans_a = b->trans_a,
-        .trans_b = b->trans_b,
-        .accumulate = b->accumulate,
-        .c_dtype = b->accumulate ? PF_DTYPE_F32 : item->dtype,
-    };
-
-    return item->op->op == PF_OP_GEMM
-               ? pf_ops_chosen_product(ops, item->dtype, pf_ops_product_of(&g))
-               : pf_ops_chosen(ops, item->op->op, item->dtype);
-}
-
 static int add_case(struct session *s, const struct bench_item *item)
 {
-    const struct pf_kernel_row *const row = serving(s->ops, item);
+    const struct pf_kernel_row *const row = item->shape.accumulate
+                                                ? pf_ops_chosen_gradient(s->ops, item->dtype)
+                                                : pf_ops_chosen(s->ops, item->op->op, item->dtype);
     const char *const op = pf_op_name(item->op->op), *const dtype = pf_dtype_name(item->dtype);
     struct pf_bench_case *c;
 
@@ -231,23 +216,6 @@ static int measure_case(struct session *s, const struct bench_item *item, struct
     return err;
 }
 
-/* The ratio of each pair of samples that were taken one after the other. */
-static int pair_up(struct pf_bench_case *c)
-{
-    const int n = c->time.n < c->rival_time.n ? c->time.n : c->rival_time.n;
-    double *const ratios = pf_calloc_array((size_t)n + 1, sizeof *ratios);
-
-    if (!ratios) {
-        return PF_ENOMEM;
-    }
-    for (int i = 0; i < n; i++) {
-        ratios[i] = c->rival_time.seconds[i] / c->time.seconds[i];
-    }
-    const int err = pf_bench_stats(ratios, n, &c->ratio);
-    pf_free(ratios);
-    return err;
-}
-
 static int finish_case(const struct session *s, const struct bench_item *item,
                        struct pf_bench_case *c)
 {
@@ -263,7 +231,7 @@ static int finish_case(const struct session *s, const struct bench_item *item,
     }
     PF_TRY(pf_bench_stats(c->time.seconds, c->time.n, &c->stats));
     PF_TRY(pf_bench_stats(c->rival_time.seconds, c->rival_time.n, &c->rival_stats));
-    return c->rival[0] ? pair_up(c) : 0;
+    return c->rival[0] ? bench_pair_up(c) : 0;
 }
 
 static int measure_limits(struct session *s)

@@ -101,3 +101,19 @@ int bench_time(const struct bench_op *op, const struct bench_call *sets, int n_s
     }
     return 0;
 }
+
+int bench_pair_up(struct pf_bench_case *c)
+{
+    const int n = c->time.n < c->rival_time.n ? c->time.n : c->rival_time.n;
+    double *const ratios = pf_calloc_array((size_t)n + 1, sizeof *ratios);
+
+    if (!ratios) {
+        return PF_ENOMEM;
+    }
+    for (int i = 0; i < n; i++) {
+        ratios[i] = c->rival_time.seconds[i] / c->time.seconds[i];
+    }
+    const int err = pf_bench_stats(ratios, n, &c->ratio);
+    pf_free(ratios);
+    return err;
+}

@@ -233,4 +233,28 @@ struct pf_bench_step_options {
 int pf_bench_step(const struct pf_bench_step_options *options, struct pf_comm *world,
                   struct pf_bench_record *record);
 
+struct pf_bench_ckpt_options {
+    const char *const *names; /* of cases, globs allowed; none: all */
+    int n_names;
+    const char *dir; /* where its scratch directory is made; NULL: TMPDIR, else /tmp */
+    uint64_t bytes;  /* of a checkpoint; 0: 1 GiB */
+    const char
+        *against;  /* "fio", "safetensors", "safetensors-mapped", "fio,safetensors"; or NULL */
+    int n_threads; /* of a change of layout; 0: two for each CPU */
+    struct pf_bench_effort effort; /* a pass is one call; repeat 0: 7, seconds 0: no bound */
+    bool list;
+    void (*progress)(void *context, int64_t done, int64_t total);
+    void *context;
+};
+
+/*
+ * Check and measure checkpoints of a made-up model: a save with digests, a load that checks them, a
+ * change of layout, a load from a Hugging Face directory until every byte is in this process's memory
+ * and hashed, cold and warm, and the digest alone. Each result is read back and compared first. Takes
+ * twice `bytes` of memory and six times of disk. The limit is what the same disk does with as many
+ * bytes, taken in turn. Errors: PF_EUSAGE for an unknown case or rival, PF_ENOTSUP for a rival that is
+ * not here.
+ */
+int pf_bench_ckpt(const struct pf_bench_ckpt_options *options, struct pf_bench_record *record);
+
 #endif

@@ -78,7 +78,11 @@ refuses 2 "'step' takes a config" step
 refuses 2 "'compare' takes two records" compare a
 refuses 2 "exclude each other" ops --model c.json --shape 4x4
 refuses 7 "'comm' is not in this build" comm
-refuses 7 "'ckpt' is not in this build" ckpt --threads 2
+refuses 2 "there is no case 'sav'" ckpt sav
+refuses 2 "--against is fio, safetensors" ckpt --against dd
+refuses 2 "'ckpt' takes no '--dtype'" ckpt --dtype float32
+refuses 2 "'ops' takes no '--bytes'" ops --bytes 1M
+refuses 4 "cannot make directory" ckpt --dir "$PWD/nowhere"
 refuses 7 "cuda" ops gemm --device cuda
 refuses 2 "device" ops gemm --device abacus
 refuses 4 "nowhere" compare nowhere nowhere
@@ -250,4 +254,33 @@ says "False usage 2" "d['ok'], d['error']['kind'], d['error']['exit']" "its docu
 gives 7 "a command that is not built, with --json" comm --json failed.json
 says "unsupported" "d['error']['kind']" "its document: kind unsupported"
 gives 4 "a record that cannot be written" ops add --shape 64 --threads 1 --repeat 1 --json nowhere/x.json
+# Checkpoints: few bytes, so that no figure means anything; that all is right, and nothing is left.
+mkdir disk
+gives 0 "checkpoints are saved, loaded and re-laid" ckpt --bytes 24M --repeat 2 --dir disk --json ckpt.json
+is "$(awk '$3 == "yes" { print $1 }' out | tr '\n' ' ')" \
+    "save load reshard hf-load-cold hf-load-warm digest " "and what comes back is what went in"
+is "$(ls -A disk)" "" "nothing is left behind"
+document=ckpt.json
+says "[2, 2, 2, 2, 2, 2]" "[c['seconds']['n'] for c in d['cases']]" "as many samples as asked for"
+says "True" "all(c['percent_of_limit'] > 0 for c in d['cases'])" "each beside what the machine can do"
+gives 0 "some of them" ckpt 'hf-*' --list
+is "$(tr '\n' ' ' <out)" "hf-load-cold hf-load-warm " "by a glob"
+"$bench" ckpt digest --bytes 4M --repeat 5 --dir disk --json one.json >out 2>&1
+gives 0 "a record of them is a baseline" ckpt digest --bytes 4M --repeat 5 --dir disk \
+    --baseline one.json --max-slowdown 1000
+mkdir bin
+env PATH=/nowhere "$bench" ckpt save --bytes 4M --dir disk --against fio >out 2>err
+is "$? $(cat err)" "7 pf-bench: 'fio' is not on this machine" "without fio it cannot be a rival"
+# A rival whose seconds are known: the ratio is of its time to ours.
+cat >bin/fio <<'FIO'
+#!/bin/sh
+[ "$1" = --version ] && echo fio-0 && exit
+echo '{"jobs": [{"read": {"runtime": 0}, "write": {"runtime": 3600000}}]}'
+FIO
+chmod +x bin/fio
+PATH=$PWD/bin:$PATH gives 0 "fio is a rival" ckpt save --bytes 4M --repeat 3 --dir disk --against fio \
+    --min-ratio 2 --json fio.json
+document=fio.json
+says "fio True True" "d['cases'][0]['rival']['name'], d['cases'][0]['rival']['ratio']['median'] > 100, \
+d['against'].startswith('fio-0 direct=1')" "whose time is compared"
 done_testing
