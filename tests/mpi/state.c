@@ -15,42 +15,27 @@
 
 /* A trainer that has its state, and nothing that computes ----------------------------------------- */
 
-/* Words of a config besides output_dir; the layout as for pf-reshard. */
+/* Words of a config besides output_dir; those of the layout in one text. */
 struct run {
     const char *model, *out, *layout;
     const char *words[6];
 };
 
-/* The keys of a layout are for runs that train in it: here the layout is put in by hand. */
-static int lay_out(struct pf_trainer *t, const char *layout)
-{
-    struct pf_mesh mesh;
-
-    pf_layout_free(t->layout);
-    pf_placement_free(t->place);
-    pf_table_free(t->table);
-    t->layout = NULL;
-    t->place = NULL;
-    t->table = NULL;
-    PF_TRY(pf_parallel_parse(layout, &t->par));
-    PF_TRY(pf_parallel_resolve(&t->par, &t->spec, pf_comm_size(t->world), &mesh));
-    PF_TRY(pf_table_new(&t->spec, &mesh, &t->table));
-    PF_TRY(pf_placement_new(t->table, &t->par, &t->place));
-    return pf_layout_new(t->place, pf_comm_rank(t->world), &t->layout);
-}
-
 static int read_config(const struct run *run, int n_ranks, struct pf_config *config)
 {
-    const char *words[10] = {pf_asprintf("output_dir=%s", at("%s", run->out)),
-                             pf_asprintf("model_name_or_path=%s", run->model)};
-    int n = 2;
+    struct pf_str_list words = {0};
+    char *const text = pf_asprintf("output_dir=%s model_name_or_path=%s %s", at("%s", run->out),
+                                   run->model, run->layout);
+    int err = text ? pf_str_split(text, ' ', true, &words) : PF_ENOMEM;
 
-    for (int i = 0; i < 6 && run->words[i]; i++) {
-        words[n++] = run->words[i];
+    for (int i = 0; i < 6 && run->words[i] && !err; i++) {
+        err = pf_str_list_append(&words, run->words[i]);
     }
-    const int err = pf_config_read(at("config.json"), words, n, config);
-    pf_free((void *)(uintptr_t)words[0]);
-    pf_free((void *)(uintptr_t)words[1]);
+    err = err ? err
+              : pf_config_read(at("config.json"), (const char *const *)words.items, (int)words.n,
+                               config);
+    pf_str_list_release(&words);
+    pf_free(text);
     return err ? err : pf_config_resolve(config, n_ranks);
 }
 
@@ -59,10 +44,11 @@ static int begin(const struct run *run, struct pf_comm *job, struct pf_config *c
 {
     PF_TRY(read_config(run, pf_comm_size(job), config));
     PF_TRY(pf_trainer_new(config, job, trainer_out));
-    PF_TRY(pf_trainer_check(*trainer_out)); /* opens the data */
-    PF_TRY(lay_out(*trainer_out, run->layout));
-    PF_TRY(train_state_new(*trainer_out));
-    return train_state_fill(*trainer_out);
+    struct pf_trainer *const t = *trainer_out;
+    PF_TRY(pf_trainer_check(t)); /* opens the data */
+    PF_TRY(pf_layout_new(t->place, pf_comm_rank(job), &t->layout));
+    PF_TRY(train_state_new(t));
+    return train_state_fill(t);
 }
 
 static void end(struct pf_config *config, struct pf_trainer *t)
@@ -169,19 +155,26 @@ static void compare(const char *a, const char *b, const char *what)
 
 /* Claims ------------------------------------------------------------------------------------------ */
 
+#define TP "tensor_model_parallel_size="
+#define PP "pipeline_model_parallel_size="
+#define VPP "virtual_pipeline_model_parallel_size="
+#define FIRST "num_layers_in_first_pipeline_stage="
+#define LAST "num_layers_in_last_pipeline_stage="
+#define SEGMENTS "pp_seg_method="
+
 static const struct layout {
-    const char *text;
+    const char *name, *words;
     int n_ranks;
 } layouts[] = {
-    {"tp=2", 2},
-    {"pp=2,segments=0:4", 2},
-    {"pp=2,vpp=2,segments=0:1:3:4", 2},
-    {"tp=2,pp=2,segments=0:2", 4},
-    {"pp=3,segments=0:1:3", 3},
-    {"dp=2,pp=2,first_layers=1", 4},
-    {"dp=2,tp=2", 4},
-    {"dp=2,pp=2,order=pp_first,segments=0:3", 4},
-    {"tp=4", 4},
+    {"tp=2", TP "2", 2},
+    {"pp=2", PP "2 " SEGMENTS "0:4", 2},
+    {"pp=2, vpp=2", PP "2 " VPP "2 " SEGMENTS "0:1:3:4", 2},
+    {"tp=2, pp=2", TP "2 " PP "2 " SEGMENTS "0:2", 4},
+    {"pp=3", PP "3 " SEGMENTS "0:1:3", 3},
+    {"dp=2, pp=2", PP "2 " FIRST "1", 4},
+    {"dp=2, tp=2", TP "2", 4},
+    {"dp=2, pp=2, pp_first", PP "2 " LAST "2 hybrid_parallel_topo_order=pp_first", 4},
+    {"tp=4", TP "4", 4},
 };
 enum { N_LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
@@ -192,29 +185,29 @@ static void every_layout(const char *name, const char *model_path, const char *c
 
     snprintf(model, sizeof model, "%s", model_path);
     snprintf(one, sizeof one, "%s-one", name);
-    struct run run = {model, one, "dp=1", {words[0], words[1], words[2]}};
+    struct run run = {model, one, "", {words[0], words[1], words[2]}};
     all_ok(write_run(&run, 1) == 0, "%s: one process", name);
     for (int i = 0; i < N_LAYOUTS; i++) {
         const struct layout *const from = &layouts[i], *const to = &layouts[(i + 3) % N_LAYOUTS];
         snprintf(out, sizeof out, "%s-%d", name, i);
-        run = (struct run){model, out, from->text, {words[0], words[1], words[2]}};
-        snprintf(what, sizeof what, "%s, %s", name, from->text);
+        run = (struct run){model, out, from->words, {words[0], words[1], words[2]}};
+        snprintf(what, sizeof what, "%s, %s", name, from->name);
         all_ok(write_run(&run, from->n_ranks) == 0, "%s: is written", what);
         compare(one, out, what);
 
         snprintf(again, sizeof again, "%s-%d-resumed", name, i);
         snprintf(resume, sizeof resume, "resume_from_checkpoint=%s",
                  at("%s/checkpoint-000003", out));
-        run = (struct run){model, again, to->text, {words[0], words[1], words[2], resume}};
-        snprintf(what, sizeof what, "%s, %s from %s", name, to->text, from->text);
+        run = (struct run){model, again, to->words, {words[0], words[1], words[2], resume}};
+        snprintf(what, sizeof what, "%s, %s from %s", name, to->name, from->name);
         all_ok(write_run(&run, to->n_ranks) == 0, "%s: is resumed", what);
         compare(one, again, what);
     }
     snprintf(resume, sizeof resume, "resume_from_checkpoint=%s",
              at("%s-3/checkpoint-000003", name));
     snprintf(again, sizeof again, "%s-one-again", name);
-    run = (struct run){model, again, "dp=1", {words[0], words[1], words[2], resume}};
-    all_ok(write_run(&run, 1) == 0, "%s: one process resumes from %s", name, layouts[3].text);
+    run = (struct run){model, again, "", {words[0], words[1], words[2], resume}};
+    all_ok(write_run(&run, 1) == 0, "%s: one process resumes from %s", name, layouts[3].name);
     snprintf(what, sizeof what, "%s, one from many", name);
     compare(one, again, what);
 }
@@ -245,8 +238,10 @@ static void drawn(void)
 /* Weights of Hugging Face files go to their ranks, and come back as the same file. */
 static void loaded(void)
 {
-    static const struct layout few[] = {
-        {"tp=2", 2}, {"pp=2,first_layers=1", 2}, {"tp=2,pp=2,last_layers=1", 4}, {"tp=4", 4}};
+    static const struct layout few[] = {{"tp=2", TP "2", 2},
+                                        {"pp=2", PP "2 " FIRST "1", 2},
+                                        {"tp=2, pp=2", TP "2 " PP "2 " LAST "1", 4},
+                                        {"tp=4", TP "4", 4}};
     static const char *const folders[] = {"gpt2", "ernie4_5"};
     char out[64], model[128], file[160];
 
@@ -255,10 +250,10 @@ static void loaded(void)
         snprintf(model, sizeof model, "tests/fixtures/hf/%s", folders[i / 4]);
         snprintf(out, sizeof out, "loaded-%d", i);
         snprintf(file, sizeof file, "%s/model.safetensors", model);
-        const struct run run = {model, out, to->text, {"dtype=float32"}};
+        const struct run run = {model, out, to->words, {"dtype=float32"}};
         all_ok(write_run(&run, to->n_ranks) == 0 &&
                    (rank != 0 || same_bytes(file, at("%s/hf/model.safetensors", out))),
-               "%s, %s: is loaded and exported, every byte as it was", folders[i / 4], to->text);
+               "%s, %s: is loaded and exported, every byte as it was", folders[i / 4], to->name);
     }
 }
 
@@ -299,7 +294,7 @@ static void full_disk(void)
     char model[300];
 
     snprintf(model, sizeof model, "%s", at("llama.json"));
-    const struct run run = {model, "full", "tp=2,pp=2,segments=0:3", {"from_scratch=true"}};
+    const struct run run = {model, "full", TP "2 " PP "2 " SEGMENTS "0:3", {"from_scratch=true"}};
     (void)signal(SIGXFSZ, SIG_IGN);
     all_ok(write_on_full_disk(&run, job) == 0,
            "a disk that is full at rank 0 fails an export and a dump on all ranks, once");
@@ -372,7 +367,7 @@ static void r31_the_plan_tells_every_rank(void)
 
     snprintf(model, sizeof model, "%s", at("llama.json"));
     const struct run run = {
-        model, "plan", "tp=2,pp=2,vpp=2,segments=0:1:3:4", {"from_scratch=true"}};
+        model, "plan", TP "2 " PP "2 " VPP "2 " SEGMENTS "0:1:3:4", {"from_scratch=true"}};
     all_ok(check_plan(&run, job) == 0,
            "r31_the_plan_tells_every_rank: stages, their layers, bytes of each rank");
 }
