@@ -11,7 +11,13 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { TAKES_TOLERANCE = 1, TAKES_WEIGHTS_ONLY = 2, TAKES_HTML = 4, TAKES_LAYOUT = 8 };
+enum {
+    TAKES_TOLERANCE = 1,
+    TAKES_WEIGHTS_ONLY = 2,
+    TAKES_HTML = 4,
+    TAKES_LAYOUT = 8,
+    TAKES_SCHEDULE = 16
+};
 
 static const struct command {
     const char *name;
@@ -22,6 +28,7 @@ static const struct command {
     {"show", command_show, 1, 1, 0},
     {"ls", command_ls, 1, 2, 0},
     {"verify", command_verify, 1, 1, 0},
+    {"repair", command_repair, 1, 1, 0},
     {"hash", command_hash, 1, 1, TAKES_WEIGHTS_ONLY},
     {"diff", command_diff, 2, 2, TAKES_TOLERANCE | TAKES_WEIGHTS_ONLY},
     {"run", command_run, 1, 1, TAKES_HTML},
@@ -31,7 +38,7 @@ static const struct command {
     {"cat", command_cat, 2, 2, 0},
     {"globals", NULL, 0, 0, 0},
     {"plan", command_plan, 1, 1, TAKES_LAYOUT},
-    {"schedule", NULL, 0, 0, 0},
+    {"schedule", command_schedule, 0, 1, TAKES_LAYOUT | TAKES_SCHEDULE},
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -40,6 +47,7 @@ static const char usage[] =
     "show PATH         what it is: format, model, step, layout, sizes\n"
     "ls PATH [GLOB]    its tensors: name, role, dtype, shape, bytes, pieces, files\n"
     "verify PATH       everything that is wrong with it; reads every byte\n"
+    "repair DIR        restore the one lost file of a checkpoint that has a parity file\n"
     "hash PATH         digests of its tensors, whatever the format and layout\n"
     "diff A B          how two differ, whatever their formats and layouts\n"
     "scan PATH [GLOB]  NaN, infinity, zeros, constants, range, what a cast would lose\n"
@@ -49,7 +57,8 @@ static const char usage[] =
     "env [DIR]         what is slow or missing on this machine and how to mend it;\n"
     "                  with DIR also how fast it is written\n"
     "plan CONFIG       the layout of a run: layers and memory of each rank\n"
-    "globals schedule: not in this build\n"
+    "schedule CONFIG   the pipeline of a run: what each stage does when, its bubble\n"
+    "globals: not in this build\n"
     "PATH is a checkpoint of pf, the directory of a run, a Hugging Face directory,\n"
     "or a .safetensors file";
 
@@ -80,7 +89,14 @@ static int check_options(const struct options *o, const struct command *command)
                        command->name);
     }
     if ((o->world != 0 || o->layout) && !(command->takes & TAKES_LAYOUT)) {
-        return pf_fail(PF_EUSAGE, "'%s' takes no '--world' and no '--layout'; 'plan' does" SEE_HELP,
+        return pf_fail(
+            PF_EUSAGE,
+            "'%s' takes no '--world' and no '--layout'; 'plan' and 'schedule' do" SEE_HELP,
+            command->name);
+    }
+    if ((o->schedule || o->costs || o->factors || o->svg || o->micro_batches != 0) &&
+        !(command->takes & TAKES_SCHEDULE)) {
+        return pf_fail(PF_EUSAGE, "'%s' takes no option of a schedule; 'schedule' does" SEE_HELP,
                        command->name);
     }
     if (o->html && !(command->takes & TAKES_HTML)) {
@@ -147,9 +163,19 @@ int main(int argc, char **argv)
          PF_OPT_FLAG, &o.weights_only},
         {0, "html", "FILE", "run: write a page with the curves as well; '-' is the output",
          PF_OPT_STRING, &o.html},
-        {0, "world", "N", "plan: the number of ranks", PF_OPT_I64, &o.world},
-        {0, "layout", "LAYOUT", "plan: tp=2,pp=2,... instead of the config's", PF_OPT_STRING,
-         &o.layout},
+        {0, "world", "N", "plan, schedule: the number of ranks", PF_OPT_I64, &o.world},
+        {0, "layout", "LAYOUT", "plan, schedule: tp=2,pp=2,... instead of the config's",
+         PF_OPT_STRING, &o.layout},
+        {0, "schedule", "KIND", "schedule: 1F1B, FThenB, VPP, ZBH1, balanced or eval",
+         PF_OPT_STRING, &o.schedule},
+        {0, "micro-batches", "N", "schedule: micro-batches of a step", PF_OPT_I64,
+         &o.micro_batches},
+        {0, "costs", "TIMES", "schedule: F,B or F,I,W: forward, backward or its two parts",
+         PF_OPT_STRING, &o.costs},
+        {0, "factors", "NUMBERS", "schedule: of each stage or chunk, 1,1,2,...", PF_OPT_STRING,
+         &o.factors},
+        {0, "svg", "FILE", "schedule: draw it as SVG as well; '-' is the output", PF_OPT_STRING,
+         &o.svg},
         PF_OPTS_SHARED(&o.shared),
     };
 

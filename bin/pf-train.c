@@ -110,9 +110,9 @@ static void print_comparison(const struct pf_compare *r, const char *layout)
     printf("%s: %d ranks and one process, %lld steps\n", layout, r->n_ranks, (long long)r->steps);
     for (int i = 0; i < PF_COMPARE_N_ROWS; i++) {
         const struct pf_compare_row *const row = &r->rows[i];
-        const bool judged = i != PF_COMPARE_WEIGHTS;
+
         printf("%-22s %9.2e %s%s%s\n", row->what, row->difference,
-               !judged                             ? "not judged"
+               row->tolerance <= 0                 ? "not judged"
                : row->difference <= row->tolerance ? "ok"
                                                    : "TOO FAR",
                *row->where ? ", most at " : "", row->where);

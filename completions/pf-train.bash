@@ -19,7 +19,7 @@ _pf_train()
         virtual_pipeline_model_parallel_size sequence_parallel pipeline_schedule_mode
         best_unbalanced_scheduler split_backward num_layers_in_first_pipeline_stage
         num_layers_in_last_pipeline_stage pp_seg_method recompute_granularity recompute_method
-        recompute_num_layers save_steps save_total_limit save_hf_steps save_compress
+        recompute_num_layers save_steps save_total_limit save_hf_steps save_compress save_parity
         resume_from_checkpoint ignore_data_skip skip_data_intervals dump_steps dump profile_steps
         trace_steps sample_steps sample_prompt sample_tokens sample_temperature
         pipeline_parallel_config sharding_parallel_config lr_scheduler'
@@ -31,7 +31,7 @@ _pf_train()
     [ "$prev" != = ] || key=${COMP_WORDS[COMP_CWORD - 2]}
     [ "$cur" != = ] || key=$prev cur=
     case $key in
-    from_scratch | mask_documents | shuffle | packing | eval_only | pp_delay_scale_loss | bf16 | fp16 | sequence_parallel | best_unbalanced_scheduler | split_backward | ignore_data_skip)
+    from_scratch | mask_documents | shuffle | packing | eval_only | pp_delay_scale_loss | bf16 | fp16 | sequence_parallel | best_unbalanced_scheduler | split_backward | save_parity | ignore_data_skip)
         mapfile -t COMPREPLY < <(compgen -W 'true false' -- "$cur")
         return ;;
     lr_scheduler_type)

@@ -83,6 +83,7 @@ complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'sav
 complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'save_total_limit='
 complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'save_hf_steps='
 complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'save_compress=none save_compress=zstd'
+complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'save_parity=true save_parity=false'
 complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'resume_from_checkpoint='
 complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'ignore_data_skip=true ignore_data_skip=false'
 complete -c pf-train -n 'string match -q -- "*.json" (commandline -opc)' -a 'skip_data_intervals='

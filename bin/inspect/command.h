@@ -24,16 +24,19 @@ struct options {
     int64_t ulp;          /* INT64_MIN: not given */
     const char *nan;
     bool weights_only;
-    const char *html;   /* NULL: not given */
-    int64_t world;      /* 0: not given */
-    const char *layout; /* NULL: not given */
-    bool answered;      /* the JSON document is out */
+    const char *html;                             /* NULL: not given */
+    int64_t world;                                /* 0: not given */
+    const char *layout;                           /* NULL: not given */
+    const char *schedule, *costs, *factors, *svg; /* NULL: not given */
+    int64_t micro_batches;                        /* 0: not given */
+    bool answered;                                /* the JSON document is out */
 };
 
 /* Each gives the error code that the program ends with; PF_EDIFFER without a record is a plain no. */
 int command_show(struct options *o, char **operands);
 int command_ls(struct options *o, char **operands);
 int command_verify(struct options *o, char **operands);
+int command_repair(struct options *o, char **operands);
 int command_hash(struct options *o, char **operands);
 int command_diff(struct options *o, char **operands);
 int command_scan(struct options *o, char **operands);
@@ -42,6 +45,7 @@ int command_run(struct options *o, char **operands);
 int command_env(struct options *o, char **operands);
 int command_ops(struct options *o, char **operands);
 int command_plan(struct options *o, char **operands);
+int command_schedule(struct options *o, char **operands);
 
 /* Text --------------------------------------------------------------------------------------------
  */
@@ -113,5 +117,9 @@ struct model {
 
 /* The caller frees m->config, also after an error. */
 int model_read(const struct pf_ckpt *ckpt, struct model *m);
+
+/* The model of a config: a model's own config.json, or a run's, which names one or holds it. PF_EUSAGE
+ * where it says none. */
+int config_model(const struct pf_json *config, struct pf_model_spec *spec_out);
 
 #endif

@@ -84,50 +84,6 @@ static int sum_stages(struct plan *plan)
 
 /* Reading --------------------------------------------------------------------------------------- */
 
-static int read_spec(const char *text, const char *name, struct pf_model_spec *spec_out)
-{
-    struct pf_json *doc = NULL;
-    int err;
-
-    PF_TRY(pf_json_parse_text(text, strlen(text), name, &doc));
-    err = pf_family_read_config(doc, spec_out);
-    pf_json_free(doc);
-    return err;
-}
-
-static int read_named_model(const char *path, struct pf_model_spec *spec_out)
-{
-    char *text = NULL, *name = NULL;
-    int err = pf_model_config_text(path, &text, &name);
-
-    if (!err) {
-        err = read_spec(text, name, spec_out);
-    }
-    pf_free(text);
-    pf_free(name);
-    return err;
-}
-
-/* A model's own config.json, or a run's, which names one or holds it. */
-static int read_model(const struct pf_json *config, struct plan *plan)
-{
-    const struct pf_json *const model = pf_json_get(config, "model");
-    const char *path = NULL;
-
-    if (pf_json_get(config, "model_type")) {
-        return pf_family_read_config(config, &plan->spec);
-    }
-    if (model && pf_json_type(model) == PF_JSON_OBJECT) {
-        return pf_family_read_config(model, &plan->spec);
-    }
-    PF_TRY(pf_json_string(config, "model_name_or_path", NULL, &path));
-    if (!path) {
-        return pf_fail(PF_EUSAGE, "'%s' does not say which model: give model_name_or_path or model",
-                       pf_json_name(config));
-    }
-    return read_named_model(path, &plan->spec);
-}
-
 static int read_dtype(const struct pf_json *config, struct plan *plan)
 {
     const char *name = NULL;
@@ -150,7 +106,7 @@ static int read_config(const struct options *o, const char *path, struct plan *p
 {
     PF_TRY(pf_json_parse_file(path, &plan->config));
     PF_TRY(pf_json_expect(plan->config, PF_JSON_OBJECT));
-    PF_TRY(read_model(plan->config, plan));
+    PF_TRY(config_model(plan->config, &plan->spec));
     PF_TRY(read_dtype(plan->config, plan));
     return o->layout ? pf_parallel_parse(o->layout, &plan->par)
                      : pf_parallel_read(plan->config, &plan->par);

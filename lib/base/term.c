@@ -5,8 +5,10 @@
 #include <pf/str.h>
 
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 int pf_term_width(FILE *stream)
 {
@@ -48,4 +50,12 @@ bool pf_term_is_unicode(void)
         }
     }
     return false;
+}
+
+bool pf_term_has_colour(FILE *stream)
+{
+    const char *const forbidden = getenv("NO_COLOR"), *const term = getenv("TERM");
+
+    return isatty(fileno(stream)) && !(forbidden && *forbidden) &&
+           !(term && strcmp(term, "dumb") == 0);
 }

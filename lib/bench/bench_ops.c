@@ -82,11 +82,26 @@ static int open_all(struct session *s)
     return 0;
 }
 
+static const struct pf_kernel_row *serving(const struct pf_ops *ops, const struct bench_item *item)
+{
+    const struct bench_shape *const b = &item->shape;
+    const struct pf_gemm_args g = {
+        .n = b->d[1],
+        .k = b->d[2],
+        .trans_a = b->trans_a,
+        .trans_b = b->trans_b,
+        .accumulate = b->accumulate,
+        .c_dtype = b->accumulate ? PF_DTYPE_F32 : item->dtype,
+    };
+
+    return item->op->op == PF_OP_GEMM
+               ? pf_ops_chosen_product(ops, item->dtype, pf_ops_product_of(&g))
+               : pf_ops_chosen(ops, item->op->op, item->dtype);
+}
+
 static int add_case(struct session *s, const struct bench_item *item)
 {
-    const struct pf_kernel_row *const row = item->shape.accumulate
-                                                ? pf_ops_chosen_gradient(s->ops, item->dtype)
-                                                : pf_ops_chosen(s->ops, item->op->op, item->dtype);
+    const struct pf_kernel_row *const row = serving(s->ops, item);
     const char *const op = pf_op_name(item->op->op), *const dtype = pf_dtype_name(item->dtype);
     struct pf_bench_case *c;
 

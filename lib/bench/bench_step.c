@@ -96,7 +96,7 @@ static int write_reference_choices(const struct pf_ops *ops, const char *path)
     pf_json_out_array_begin(&out);
     for (int i = 0; i < pf_ops_n_choices(ops); i++) {
         const struct pf_ops_choice choice = pf_ops_choice_at(ops, i);
-        if (choice.gradient) {
+        if (choice.product) {
             continue; /* its pair's row serves both */
         }
         pf_json_out_object_begin(&out);

@@ -113,6 +113,7 @@ void pf_ckpt_free(struct pf_ckpt *ckpt)
     }
     pf_free(ckpt->tensors);
     pf_free(ckpt->files);
+    pf_free(ckpt->parity.name);
     pf_free(ckpt->dir);
     pf_free(ckpt->state_json);
     pf_free(ckpt->config_json);

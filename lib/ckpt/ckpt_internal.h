@@ -16,6 +16,7 @@
 
 #define CKPT_SCHEMA 1
 #define CKPT_MANIFEST "manifest.json"
+#define CKPT_PARITY "parity.safetensors"
 #define CKPT_LATEST "latest"
 #define CKPT_PREFIX "checkpoint-"
 #define CKPT_STAGING_PREFIX ".staging-"
@@ -100,6 +101,9 @@ int ckpt_read_file(const char *path, struct ckpt_report *report, struct pf_ckpt 
 /* The first half of ckpt_read_pf, enough to trust a directory: the manifest is whole and every file
  * there with its size. Pieces have no offsets yet. */
 int ckpt_read_manifest(const char *dir, struct ckpt_report *report, struct pf_ckpt **ckpt_out);
+
+/* The manifest only, whatever files are there. */
+int ckpt_read_manifest_alone(const char *dir, struct pf_ckpt **ckpt_out);
 
 /* Is dir a complete checkpoint? Leaves no record. */
 bool ckpt_is_complete(const char *dir);

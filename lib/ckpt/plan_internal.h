@@ -76,6 +76,11 @@ int ckpt_plan_make(struct pf_comm *comm, const struct pf_ckpt_live *live, int64_
 int ckpt_plan_of_items(const struct ckpt_items *items, int first_rank, int end_rank, int size,
                        const char *where, struct ckpt_plan *plan_out);
 
+/* Write the parity of all files, which are in dir with their lengths in ckpt, and on rank 0 put it into
+ * ckpt. Each rank does a share of it, reading the files of all. Collective over comm (NULL: alone); ranks
+ * agree on the outcome. */
+int ckpt_parity_write(struct pf_comm *comm, struct pf_ckpt *ckpt, const char *dir);
+
 /* All pieces will be compressed. */
 void ckpt_plan_compress(struct ckpt_plan *plan);
 void ckpt_plan_release(struct ckpt_plan *plan);

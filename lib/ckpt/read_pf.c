@@ -262,6 +262,30 @@ static int read_tensor(struct manifest *m, const struct pf_json *node)
     return 0;
 }
 
+/* {"name":..., "bytes":..., "xxh3_128":...}, the same as one of the files. */
+static int read_parity(struct manifest *m)
+{
+    const struct pf_json *const node = pf_json_get(m->doc, "parity");
+    struct pf_ckpt *holder;
+    int err;
+
+    if (!node) {
+        return 0;
+    }
+    holder = ckpt_new("pf", m->ckpt->dir);
+    PF_TRY(holder ? 0 : PF_ENOMEM);
+    err = read_file(holder, node);
+    if (!err && strcmp(holder->files[0].name, CKPT_PARITY) != 0) {
+        err = pf_json_fail(node, "has another name than '%s'", CKPT_PARITY);
+    }
+    if (!err) {
+        m->ckpt->parity = holder->files[0];
+        holder->n_files = 0;
+    }
+    pf_ckpt_free(holder);
+    return err;
+}
+
 static int read_array(struct manifest *m, struct ckpt_report *report, const char *key)
 {
     const struct pf_json *array;
@@ -290,9 +314,9 @@ static int read_object(const struct manifest *m, const char *key, char **text_ou
 
 static int read_head(struct manifest *m)
 {
-    const char *const known[] = {
-        "format",  "schema", "step",  "previous", "config",           "mesh",
-        "options", "state",  "files", "tensors",  "manifest_xxh3_128"};
+    const char *const known[] = {"format", "schema", "step",    "previous",
+                                 "config", "mesh",   "options", "state",
+                                 "files",  "parity", "tensors", "manifest_xxh3_128"};
     const char *format, *previous;
     struct pf_digest digest;
     int64_t schema;
@@ -344,12 +368,18 @@ static int read_members(struct manifest *m, struct ckpt_report *report)
     PART(read_head(m));
     PART(read_objects(m));
     PART(read_array(m, report, "files"));
+    PART(read_parity(m));
     PART(read_array(m, report, "tensors"));
     return 0;
 }
 
 /* Files on disk -----------------------------------------------------------------------------------
  */
+
+static const char *how_to_restore(const struct pf_ckpt *ckpt)
+{
+    return ckpt->parity.name ? "; 'pf-inspect repair' restores one file" : "";
+}
 
 static int check_file(const struct pf_ckpt *ckpt, struct ckpt_report *report, int64_t i)
 {
@@ -368,8 +398,8 @@ static int check_file(const struct pf_ckpt *ckpt, struct ckpt_report *report, in
         return 0;
     }
     if (!there) {
-        return ckpt_fault(report, PF_EINCOMPLETE, "missing-file", "'%s/%s' is missing", ckpt->dir,
-                          file->name);
+        return ckpt_fault(report, PF_EINCOMPLETE, "missing-file", "'%s/%s' is missing%s", ckpt->dir,
+                          file->name, how_to_restore(ckpt));
     }
     char *path = ckpt_file_path(ckpt, (int)i);
     int err = path ? pf_file_size(path, &bytes) : PF_ENOMEM;
@@ -377,14 +407,15 @@ static int check_file(const struct pf_ckpt *ckpt, struct ckpt_report *report, in
     if (err != 0) {
         return ckpt_fault_from(report, err, "unreadable");
     }
-    return bytes == file->bytes
-               ? 0
-               : ckpt_fault(report, PF_EINCOMPLETE, "size",
-                            "'%s/%s' has %llu bytes, the manifest says %llu", ckpt->dir, file->name,
-                            (unsigned long long)bytes, (unsigned long long)file->bytes);
+    return bytes == file->bytes ? 0
+                                : ckpt_fault(report, PF_EINCOMPLETE, "size",
+                                             "'%s/%s' has %llu bytes, the manifest says %llu%s",
+                                             ckpt->dir, file->name, (unsigned long long)bytes,
+                                             (unsigned long long)file->bytes, how_to_restore(ckpt));
 }
 
-static int read_manifest(const char *dir, struct ckpt_report *report, struct manifest *m)
+static int read_manifest(const char *dir, struct ckpt_report *report, bool look_at_files,
+                         struct manifest *m)
 {
     char *path = pf_path_join(dir, CKPT_MANIFEST), *text = NULL;
     const struct pf_json_options options = {.name = path, .error_code = PF_EFORMAT};
@@ -408,7 +439,7 @@ static int read_manifest(const char *dir, struct ckpt_report *report, struct man
         goto out;
     }
     PF_TRY_GOTO(read_members(m, report), out);
-    for (int64_t i = 0; i < m->ckpt->n_files; i++) {
+    for (int64_t i = 0; look_at_files && i < m->ckpt->n_files; i++) {
         PF_TRY_GOTO(check_file(m->ckpt, report, i), out);
     }
 out:
@@ -420,7 +451,20 @@ out:
 int ckpt_read_manifest(const char *dir, struct ckpt_report *report, struct pf_ckpt **ckpt_out)
 {
     struct manifest m;
-    const int err = read_manifest(dir, report, &m);
+    const int err = read_manifest(dir, report, true, &m);
+
+    if (err == 0) {
+        *ckpt_out = m.ckpt;
+        m.ckpt = NULL;
+    }
+    release(&m);
+    return err;
+}
+
+int ckpt_read_manifest_alone(const char *dir, struct pf_ckpt **ckpt_out)
+{
+    struct manifest m;
+    const int err = read_manifest(dir, NULL, false, &m);
 
     if (err == 0) {
         *ckpt_out = m.ckpt;
@@ -602,7 +646,7 @@ static int resolve(const struct manifest *m, struct ckpt_report *report)
 int ckpt_read_pf(const char *dir, struct ckpt_report *report, struct pf_ckpt **ckpt_out)
 {
     struct manifest m;
-    int err = read_manifest(dir, report, &m);
+    int err = read_manifest(dir, report, true, &m);
 
     if (err == 0) {
         err = resolve(&m, report);

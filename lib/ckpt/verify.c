@@ -19,6 +19,7 @@ struct verification {
     struct ckpt_report report;
     const struct pf_inspect_progress *progress;
     uint64_t done, total;
+    int64_t n_bad; /* files of the checkpoint that are missing or damaged */
 };
 
 /* The digest of a file, telling how far it is. */
@@ -68,12 +69,14 @@ static int verify_bytes(const struct pf_ckpt *ckpt, struct verification *v, int 
     if (!pf_path_is_file(path) || pf_file_size(path, &bytes) != 0 || bytes != f->bytes) {
         pf_error_clear();
         pf_free(path);
+        v->n_bad++;
         return 0;
     }
     err = digest_file(v, path, bytes, &digest);
     if (err != 0) {
         err = ckpt_fault_from(&v->report, err, "unreadable");
     } else if (f->digest[0] != '\0' && strcmp(pf_digest_hex(&digest, hex), f->digest) != 0) {
+        v->n_bad++;
         err = ckpt_fault(&v->report, PF_EFORMAT, "digest",
                          "'%s' was changed: its digest is %s, the manifest says %s", path, hex,
                          f->digest);
@@ -93,6 +96,41 @@ static int verify_files(const struct pf_ckpt *ckpt, struct verification *v)
     return 0;
 }
 
+/* The parity file: is it as it was written, and is there something to restore from it? */
+static int verify_parity(const struct pf_ckpt *ckpt, struct verification *v)
+{
+    char hex[PF_DIGEST_HEX_BYTES], *path;
+    struct pf_digest digest;
+    uint64_t bytes = 0;
+    int err = 0;
+
+    if (!ckpt->parity.name) {
+        return 0;
+    }
+    path = pf_path_join(ckpt->dir, ckpt->parity.name);
+    if (!path) {
+        return PF_ENOMEM;
+    }
+    if (!pf_path_is_file(path) || pf_file_size(path, &bytes) != 0 || bytes != ckpt->parity.bytes) {
+        pf_error_clear();
+        err = ckpt_fault(&v->report, PF_EINCOMPLETE, "parity",
+                         "'%s' is missing or has not its %llu bytes", path,
+                         (unsigned long long)ckpt->parity.bytes);
+    } else if ((err = digest_file(v, path, bytes, &digest)) != 0) {
+        err = ckpt_fault_from(&v->report, err, "unreadable");
+    } else if (strcmp(pf_digest_hex(&digest, hex), ckpt->parity.digest) != 0) {
+        err = ckpt_fault(&v->report, PF_EFORMAT, "parity",
+                         "'%s' was changed: its digest is %s, the manifest says %s", path, hex,
+                         ckpt->parity.digest);
+    } else if (v->n_bad == 1) {
+        err = ckpt_fault(&v->report, 0, "restorable",
+                         "one file of '%s' is missing or damaged: 'pf-inspect repair' restores it",
+                         ckpt->dir);
+    }
+    pf_free(path);
+    return err;
+}
+
 static bool is_listed(const struct pf_ckpt *ckpt, const char *name)
 {
     for (int64_t f = 0; f < ckpt->n_files; f++) {
@@ -100,7 +138,8 @@ static bool is_listed(const struct pf_ckpt *ckpt, const char *name)
             return true;
         }
     }
-    return strcmp(name, CKPT_MANIFEST) == 0;
+    return strcmp(name, CKPT_MANIFEST) == 0 ||
+           (ckpt->parity.name && strcmp(name, ckpt->parity.name) == 0);
 }
 
 /* What else lies there is no part of the checkpoint, and readers leave it aside. */
@@ -130,8 +169,9 @@ static int verify_step(const struct pf_ckpt *ckpt, struct ckpt_report *report)
         step == ckpt->step) {
         return 0;
     }
-    return ckpt_fault(report, PF_EFORMAT, "manifest", "'%s' holds step %lld", ckpt->dir,
-                      (long long)ckpt->step);
+    return ckpt_fault(report, PF_EFORMAT, "manifest",
+                      "'%s/%s' is of step %lld, which is not the directory's",
+                      ckpt->dir, CKPT_MANIFEST, (long long)ckpt->step);
 }
 
 /* Compressed pieces ----------------------------------------------------------------------------- */
@@ -266,7 +306,9 @@ static int verify_pf(const char *dir, struct verification *v)
     struct pf_ckpt *ckpt = NULL;
     int err = ckpt_read_pf(dir, &v->report, &ckpt);
 
+    v->n_bad = 0;
     err = err ? err : verify_files(ckpt, v);
+    err = err ? err : verify_parity(ckpt, v);
     if (!err && ckpt->step >= 0) { /* else there is no manifest to compare with */
         err = note_extra(ckpt, &v->report);
         err = err ? err : verify_step(ckpt, &v->report);

@@ -141,11 +141,26 @@ int ckpt_manifest_head(struct pf_str *text, const struct pf_ckpt_save *save, con
     return put_object(text, "state", save->state_json);
 }
 
+static int put_parity(struct pf_str *text, const struct pf_ckpt *ckpt)
+{
+    struct pf_json_out j;
+
+    if (!ckpt->parity.name) {
+        return 0;
+    }
+    pf_str_append(text, "  \"parity\": ");
+    pf_json_out_init(&j, text, 0);
+    PF_TRY(put_file(&j, &ckpt->parity));
+    PF_TRY(pf_json_out_finish(&j));
+    return pf_str_append(text, ",\n");
+}
+
 static int print_rest(struct pf_str *text, const struct pf_ckpt *ckpt)
 {
     char hex[PF_DIGEST_HEX_BYTES];
 
     PF_TRY(put_lines(text, ckpt, "files", true));
+    PF_TRY(put_parity(text, ckpt));
     PF_TRY(put_lines(text, ckpt, "tensors", false));
     PF_TRY(pf_str_append(text, "  "));
     const struct pf_digest digest = pf_digest_of(text->text, text->len);

@@ -347,6 +347,7 @@ static int run(struct saver *s)
     PF_TRY(ckpt_agree(s->comm, first ? prepare(s) : 0));
     PF_TRY(ckpt_agree(s->comm, write_my_files(s)));
     PF_TRY(share_files(s));
+    PF_TRY(s->save->parity ? ckpt_parity_write(s->comm, s->plan.ckpt, s->staging) : 0);
     return ckpt_agree(s->comm, first ? commit(s) : 0);
 }
 

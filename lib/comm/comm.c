@@ -169,7 +169,7 @@ int pf_comm_init(int *argc, char ***argv, const struct pf_comm_options *options,
     return 0;
 }
 
-int pf_comm_finalize(struct pf_comm *world)
+int pf_comm_finalize_at(const char *at, struct pf_comm *world)
 {
     if (!world) {
         return 0;
@@ -177,7 +177,7 @@ int pf_comm_finalize(struct pf_comm *world)
     if (world->n_in_flight > 0) {
         return pf_fail(PF_EINVAL, "the world ends with %d messages under way", world->n_in_flight);
     }
-    PF_TRY(pf_comm_barrier(world));
+    PF_TRY(pf_comm_barrier_at(at, world));
     if (job_world == world) {
         job_world = NULL;
         pf_error_set_abort(NULL);
@@ -319,8 +319,9 @@ struct call {
     double start;
 };
 
-static struct call begin(struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes)
+static struct call begin(const char *at, struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes)
 {
+    comm->site = at;
     comm->sequence++;
     comm->stats.calls[kind]++;
     comm->stats.bytes[kind] += bytes;
@@ -366,29 +367,29 @@ static int check_reduction(const struct pf_comm *comm, enum pf_comm_kind kind, s
     return check_closed(comm, kind);
 }
 
-int pf_comm_all_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
-                       enum pf_comm_op op)
+int pf_comm_all_reduce_at(const char *at, struct pf_comm *comm, void *buf, size_t count,
+                          enum pf_comm_dtype dtype, enum pf_comm_op op)
 {
     size_t bytes;
 
     PF_TRY(check_reduction(comm, PF_COMM_ALL_REDUCE, count, dtype, op, &bytes));
-    const struct call call = begin(comm, PF_COMM_ALL_REDUCE, bytes);
+    const struct call call = begin(at, comm, PF_COMM_ALL_REDUCE, bytes);
     return end(call, comm->ops->all_reduce(comm, buf, count, dtype, op));
 }
 
-int pf_comm_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
-                   enum pf_comm_op op, int root)
+int pf_comm_reduce_at(const char *at, struct pf_comm *comm, void *buf, size_t count,
+                      enum pf_comm_dtype dtype, enum pf_comm_op op, int root)
 {
     size_t bytes;
 
     PF_TRY(check_reduction(comm, PF_COMM_REDUCE, count, dtype, op, &bytes));
     PF_TRY(check_root(comm, root));
-    const struct call call = begin(comm, PF_COMM_REDUCE, bytes);
+    const struct call call = begin(at, comm, PF_COMM_REDUCE, bytes);
     return end(call, comm->ops->reduce(comm, buf, count, dtype, op, root));
 }
 
-int pf_comm_reduce_scatter(struct pf_comm *comm, const void *send, void *recv, size_t count,
-                           enum pf_comm_dtype dtype, enum pf_comm_op op)
+int pf_comm_reduce_scatter_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                              size_t count, enum pf_comm_dtype dtype, enum pf_comm_op op)
 {
     size_t bytes, all;
 
@@ -396,15 +397,15 @@ int pf_comm_reduce_scatter(struct pf_comm *comm, const void *send, void *recv, s
     if (!pf_mul_size(bytes, (size_t)comm->size, &all)) {
         return pf_fail(PF_EINVAL, "reduce_scatter of %zu elements a rank overflows", count);
     }
-    const struct call call = begin(comm, PF_COMM_REDUCE_SCATTER, all);
+    const struct call call = begin(at, comm, PF_COMM_REDUCE_SCATTER, all);
     return end(call, comm->ops->reduce_scatter(comm, send, recv, count, dtype, op));
 }
 
-int pf_comm_all_gather_v(struct pf_comm *comm, const void *send, void *recv, const size_t *bytes,
-                         const size_t *offsets)
+int pf_comm_all_gather_v_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                            const size_t *bytes, const size_t *offsets)
 {
     PF_TRY(check_closed(comm, PF_COMM_ALL_GATHER));
-    const struct call call = begin(comm, PF_COMM_ALL_GATHER, bytes[comm->rank]);
+    const struct call call = begin(at, comm, PF_COMM_ALL_GATHER, bytes[comm->rank]);
     return end(call, comm->ops->all_gather(comm, send, recv, bytes, offsets));
 }
 
@@ -423,23 +424,24 @@ static int set_even(struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes)
     return 0;
 }
 
-int pf_comm_all_gather(struct pf_comm *comm, const void *send, void *recv, size_t bytes)
+int pf_comm_all_gather_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                          size_t bytes)
 {
     PF_TRY(set_even(comm, PF_COMM_ALL_GATHER, bytes));
-    return pf_comm_all_gather_v(comm, send, recv, comm->even, comm->even + comm->size);
+    return pf_comm_all_gather_v_at(at, comm, send, recv, comm->even, comm->even + comm->size);
 }
 
-int pf_comm_broadcast(struct pf_comm *comm, void *buf, size_t bytes, int root)
+int pf_comm_broadcast_at(const char *at, struct pf_comm *comm, void *buf, size_t bytes, int root)
 {
     PF_TRY(check_closed(comm, PF_COMM_BROADCAST));
     PF_TRY(check_root(comm, root));
-    const struct call call = begin(comm, PF_COMM_BROADCAST, bytes);
+    const struct call call = begin(at, comm, PF_COMM_BROADCAST, bytes);
     return end(call, comm->ops->broadcast(comm, buf, bytes, root));
 }
 
-int pf_comm_all_to_all_v(struct pf_comm *comm, const void *send, const size_t *send_bytes,
-                         const size_t *send_offsets, void *recv, const size_t *recv_bytes,
-                         const size_t *recv_offsets)
+int pf_comm_all_to_all_v_at(const char *at, struct pf_comm *comm, const void *send,
+                            const size_t *send_bytes, const size_t *send_offsets, void *recv,
+                            const size_t *recv_bytes, const size_t *recv_offsets)
 {
     size_t bytes = 0;
 
@@ -447,23 +449,25 @@ int pf_comm_all_to_all_v(struct pf_comm *comm, const void *send, const size_t *s
     for (int r = 0; r < comm->size; r++) {
         bytes += send_bytes[r];
     }
-    const struct call call = begin(comm, PF_COMM_ALL_TO_ALL, bytes);
+    const struct call call = begin(at, comm, PF_COMM_ALL_TO_ALL, bytes);
     return end(call, comm->ops->all_to_all(comm, send, send_bytes, send_offsets, recv, recv_bytes,
                                            recv_offsets));
 }
 
-int pf_comm_all_to_all(struct pf_comm *comm, const void *send, void *recv, size_t bytes)
+int pf_comm_all_to_all_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                          size_t bytes)
 {
     const size_t *even = comm->even;
 
     PF_TRY(set_even(comm, PF_COMM_ALL_TO_ALL, bytes));
-    return pf_comm_all_to_all_v(comm, send, even, even + comm->size, recv, even, even + comm->size);
+    return pf_comm_all_to_all_v_at(at, comm, send, even, even + comm->size, recv, even,
+                                   even + comm->size);
 }
 
-int pf_comm_barrier(struct pf_comm *comm)
+int pf_comm_barrier_at(const char *at, struct pf_comm *comm)
 {
     PF_TRY(check_closed(comm, PF_COMM_BARRIER));
-    const struct call call = begin(comm, PF_COMM_BARRIER, 0);
+    const struct call call = begin(at, comm, PF_COMM_BARRIER, 0);
     return end(call, comm->ops->barrier(comm));
 }
 
@@ -497,24 +501,28 @@ static int check_message(const struct pf_comm *comm, enum pf_comm_kind kind, int
 }
 
 /* Messages between two ranks are not counted in the sequence, which all ranks share. */
-static struct call begin_message(struct pf_comm *comm, enum pf_comm_kind kind, size_t bytes)
+static struct call begin_message(const char *at, struct pf_comm *comm, enum pf_comm_kind kind,
+                                 size_t bytes)
 {
+    comm->site = at;
     comm->stats.calls[kind]++;
     comm->stats.bytes[kind] += bytes;
     return (struct call){comm, kind, pf_time_monotonic()};
 }
 
-int pf_comm_send(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag)
+int pf_comm_send_at(const char *at, struct pf_comm *comm, const void *buf, size_t bytes, int peer,
+                    int tag)
 {
     PF_TRY(check_message(comm, PF_COMM_SEND, peer, tag));
-    const struct call call = begin_message(comm, PF_COMM_SEND, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_SEND, bytes);
     return end(call, comm->ops->send(comm, buf, bytes, peer, tag));
 }
 
-int pf_comm_recv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag)
+int pf_comm_recv_at(const char *at, struct pf_comm *comm, void *buf, size_t bytes, int peer,
+                    int tag)
 {
     PF_TRY(check_message(comm, PF_COMM_RECV, peer, tag));
-    const struct call call = begin_message(comm, PF_COMM_RECV, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_RECV, bytes);
     return end(call, comm->ops->recv(comm, buf, bytes, peer, tag));
 }
 
@@ -526,12 +534,12 @@ int pf_comm_group_start(struct pf_comm *comm)
     return 0;
 }
 
-int pf_comm_group_end(struct pf_comm *comm)
+int pf_comm_group_end_at(const char *at, struct pf_comm *comm)
 {
     if (comm->world->open_group != comm) {
         return pf_fail(PF_EINVAL, "the end of a group of '%s' that was not begun", comm->name);
     }
-    const struct call call = begin_message(comm, PF_COMM_GROUP, 0);
+    const struct call call = begin_message(at, comm, PF_COMM_GROUP, 0);
     comm->world->open_group = NULL;
     return end(call, comm->ops->group_end(comm));
 }
@@ -555,31 +563,31 @@ static int check_flight(const struct pf_comm *comm, enum pf_comm_kind kind, size
     return 0;
 }
 
-int pf_comm_isend(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag,
-                  struct pf_comm_message *message_out)
+int pf_comm_isend_at(const char *at, struct pf_comm *comm, const void *buf, size_t bytes, int peer,
+                     int tag, struct pf_comm_message *message_out)
 {
     int slot;
 
     PF_TRY(check_flight(comm, PF_COMM_SEND, bytes, peer, tag));
-    const struct call call = begin_message(comm, PF_COMM_SEND, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_SEND, bytes);
     PF_TRY(end(call, comm->ops->isend(comm, buf, bytes, peer, tag, &slot)));
     *message_out = (struct pf_comm_message){comm, slot};
     return 0;
 }
 
-int pf_comm_irecv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag,
-                  struct pf_comm_message *message_out)
+int pf_comm_irecv_at(const char *at, struct pf_comm *comm, void *buf, size_t bytes, int peer,
+                     int tag, struct pf_comm_message *message_out)
 {
     int slot;
 
     PF_TRY(check_flight(comm, PF_COMM_RECV, bytes, peer, tag));
-    const struct call call = begin_message(comm, PF_COMM_RECV, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_RECV, bytes);
     PF_TRY(end(call, comm->ops->irecv(comm, buf, bytes, peer, tag, &slot)));
     *message_out = (struct pf_comm_message){comm, slot};
     return 0;
 }
 
-int pf_comm_wait(struct pf_comm_message *message)
+int pf_comm_wait_at(const char *at, struct pf_comm_message *message)
 {
     struct pf_comm *const comm = message->comm;
 
@@ -587,6 +595,7 @@ int pf_comm_wait(struct pf_comm_message *message)
         return 0;
     }
     PF_TRY(check_closed(comm, PF_COMM_WAIT));
+    comm->site = at;
     comm->stats.calls[PF_COMM_WAIT]++;
     const struct call call = {comm, PF_COMM_WAIT, pf_time_monotonic()};
     const int slot = message->slot;
@@ -603,17 +612,17 @@ int pf_comm_progress(struct pf_comm *comm)
  */
 
 /* The lowest rank for which `holds`, or -1. */
-static int lowest_rank(struct pf_comm *comm, bool holds, int *lowest_out)
+static int lowest_rank(const char *at, struct pf_comm *comm, bool holds, int *lowest_out)
 {
     int64_t lowest = holds ? comm->rank : INT64_MAX;
 
-    PF_TRY(pf_comm_all_reduce(comm, &lowest, 1, PF_COMM_I64, PF_COMM_MIN));
+    PF_TRY(pf_comm_all_reduce_at(at, comm, &lowest, 1, PF_COMM_I64, PF_COMM_MIN));
     *lowest_out = lowest == INT64_MAX ? -1 : (int)lowest;
     return 0;
 }
 
 /* Everybody takes over the record of `failed`; returns its code, or that of a failing exchange. */
-static int take_over(struct pf_comm *comm, int err, int failed)
+static int take_over(const char *at, struct pf_comm *comm, int err, int failed)
 {
     struct {
         int32_t code;
@@ -622,9 +631,9 @@ static int take_over(struct pf_comm *comm, int err, int failed)
     int other;
 
     snprintf(record.message, sizeof record.message, "%s", pf_error_message());
-    PF_TRY(pf_comm_broadcast(comm, &record, sizeof record, failed));
+    PF_TRY(pf_comm_broadcast_at(at, comm, &record, sizeof record, failed));
     record.message[sizeof record.message - 1] = '\0';
-    PF_TRY(lowest_rank(comm, err != record.code, &other));
+    PF_TRY(lowest_rank(at, comm, err != record.code, &other));
     if (other < 0) { /* all alike: nobody's own fault */
         pf_fail(record.code, "%s", record.message);
     } else {
@@ -634,21 +643,22 @@ static int take_over(struct pf_comm *comm, int err, int failed)
     return record.code;
 }
 
-int pf_comm_all_agree(struct pf_comm *comm, int err, int *rank_out)
+int pf_comm_all_agree_at(const char *at, struct pf_comm *comm, int err, int *rank_out)
 {
     int failed;
 
     if (err && comm->world->broken) {
         return err;
     }
-    PF_TRY(lowest_rank(comm, err != 0, &failed));
+    PF_TRY(lowest_rank(at, comm, err != 0, &failed));
     if (rank_out) {
         *rank_out = failed;
     }
-    return failed < 0 ? 0 : take_over(comm, err, failed);
+    return failed < 0 ? 0 : take_over(at, comm, err, failed);
 }
 
-int pf_comm_same(struct pf_comm *comm, const void *bytes, size_t n, const char *what)
+int pf_comm_same_at(const char *at, struct pf_comm *comm, const void *bytes, size_t n,
+                    const char *what)
 {
     struct {
         uint64_t n;
@@ -656,9 +666,9 @@ int pf_comm_same(struct pf_comm *comm, const void *bytes, size_t n, const char *
     } mine = {.n = n, .digest = pf_digest_of(bytes, n)}, first = mine;
     int differs;
 
-    PF_TRY(pf_comm_broadcast(comm, &first, sizeof first, 0));
+    PF_TRY(pf_comm_broadcast_at(at, comm, &first, sizeof first, 0));
     const bool equal = first.n == mine.n && pf_digest_equal(&first.digest, &mine.digest);
-    PF_TRY(lowest_rank(comm, !equal, &differs));
+    PF_TRY(lowest_rank(at, comm, !equal, &differs));
     if (differs < 0) {
         return 0;
     }

@@ -69,7 +69,7 @@ static int post_recv(struct mpi *c, void *buf, size_t bytes, int peer, int tag)
 static int request_fault(struct mpi *c, int code)
 {
     const struct job *job = c->job;
-    char what[128];
+    char what[192];
 
     for (size_t i = 0; code == MPI_ERR_IN_STATUS && i < job->n_requests; i++) {
         if (job->statuses[i].MPI_ERROR != MPI_SUCCESS &&
@@ -77,7 +77,7 @@ static int request_fault(struct mpi *c, int code)
             code = job->statuses[i].MPI_ERROR;
         }
     }
-    pf_mpi_describe(&job->place, what, sizeof what);
+    pf_mpi_describe_own(c, what, sizeof what);
     return pf_mpi_fault(c, code, what);
 }
 
@@ -85,7 +85,7 @@ static int request_fault(struct mpi *c, int code)
 static int check_lengths(struct mpi *c)
 {
     const struct job *job = c->job;
-    char what[128];
+    char what[192];
 
     for (size_t i = 0; i < job->n_requests; i++) {
         int count;
@@ -95,7 +95,7 @@ static int check_lengths(struct mpi *c)
         PF_MPI(c, MPI_Get_count(&job->statuses[i], MPI_BYTE, &count));
         if (count != job->info[i].expected) {
             c->base.world->broken = true;
-            pf_mpi_describe(&job->place, what, sizeof what);
+            pf_mpi_describe_own(c, what, sizeof what);
             return pf_fail(PF_EDISAGREE, "rank %d expects %d bytes from rank %d at %s and got %d",
                            c->base.world->rank, job->info[i].expected, job->info[i].peer, what,
                            count);

@@ -30,7 +30,8 @@
 #define SLEEP_MAX_NS 500000
 #define ANSWER_S 1.5 /* how long to wait for answers when a deadline has passed */
 
-#define HISTORY 16 /* collectives of a group that a rank remembers */
+#define SITE_BYTES 48 /* of a call site in words; a longer one keeps its end */
+#define HISTORY 16    /* collectives of a group that a rank remembers */
 
 #define COLLECTIVE_TAG 0x4000 /* MPI promises tags up to 32767 */
 #define SEQUENCE_MASK 0x3ff
@@ -42,6 +43,8 @@ struct place {
     int32_t peer, tag;            /* of a send or recv, peer as a world rank */
     unsigned char kinds[HISTORY]; /* of the latest collectives: number s is at s mod HISTORY */
     char group[40];
+    /* Where the operation was called, and those of the history: filled in when it is told. */
+    char site[SITE_BYTES], sites[HISTORY][SITE_BYTES];
 };
 
 struct news {
@@ -75,6 +78,7 @@ struct flight {
 struct job {
     MPI_Comm news;
     struct place place;
+    const struct mpi *at;     /* the communicator of place */
     struct heard *heard;      /* [world size] */
     bool yields;              /* another rank speaks of the deadline that has passed */
     struct news *outbox;      /* [world size] */
@@ -96,6 +100,7 @@ struct mpi {
     struct job *job;
     MPI_Comm comm;
     unsigned char kinds[HISTORY];
+    const char *sites[HISTORY];
 };
 
 static inline struct mpi *mpi_of(struct pf_comm *comm)
@@ -116,11 +121,12 @@ int pf_mpi_fault(struct mpi *c, int code, const char *what);
 
 /* mpi_place.c: what this rank waits for from here on (peer: a world rank, or -1); answer those who
  * ask; the deadline has passed: ask all others and record who did not arrive, and at what; a place in
- * words. */
+ * words, and this rank's. */
 void pf_mpi_set_place(struct mpi *c, enum pf_comm_kind kind, int peer, int tag);
 void pf_mpi_listen(struct mpi *c);
 int pf_mpi_expire(struct mpi *c);
 void pf_mpi_describe(const struct place *place, char *text, size_t text_bytes);
+void pf_mpi_describe_own(struct mpi *c, char *text, size_t text_bytes);
 
 /* mpi_exchange.c: forget the requests of the operation before; then wait for all that were begun
  * since. */

@@ -21,18 +21,39 @@ void pf_mpi_set_place(struct mpi *c, enum pf_comm_kind kind, int peer, int tag)
 {
     struct place *place = &c->job->place;
 
-    *place = (struct place){
-        .uid = c->base.uid,
-        .sequence = c->base.sequence,
-        .kind = kind,
-        .peer = peer < 0 ? -1 : c->base.world_ranks[peer],
-        .tag = tag,
-    };
+    place->uid = c->base.uid;
+    place->sequence = c->base.sequence;
+    place->kind = kind;
+    place->peer = peer < 0 ? -1 : c->base.world_ranks[peer];
+    place->tag = tag;
+    c->job->at = c;
     if (!is_messages(kind)) {
         c->kinds[c->base.sequence % HISTORY] = (unsigned char)kind;
+        c->sites[c->base.sequence % HISTORY] = c->base.site;
     }
     memcpy(place->kinds, c->kinds, sizeof place->kinds);
     snprintf(place->group, sizeof place->group, "%s", c->base.name);
+}
+
+static void copy_site(char to[SITE_BYTES], const char *site)
+{
+    const size_t n = site ? strlen(site) : 0;
+
+    snprintf(to, SITE_BYTES, "%s", n < SITE_BYTES ? (site ? site : "") : site + n + 1 - SITE_BYTES);
+}
+
+/* Call sites are kept as pointers until somebody wants to know them. */
+static void fill_sites(struct job *job)
+{
+    struct place *place = &job->place;
+
+    if (!job->at) {
+        return;
+    }
+    copy_site(place->site, job->at->base.site);
+    for (int i = 0; i < HISTORY; i++) {
+        copy_site(place->sites[i], job->at->sites[i]);
+    }
 }
 
 static void tell(struct mpi *c, int to_world_rank, bool is_question)
@@ -48,6 +69,7 @@ static void tell(struct mpi *c, int to_world_rank, bool is_question)
     if (!done) {
         return; /* the one on its way says the same, or its reader is gone */
     }
+    fill_sites(job);
     *news = (struct news){
         .place = job->place,
         .world_rank = c->base.world->rank,
@@ -109,21 +131,29 @@ static void ask_all(struct mpi *c)
     pf_mpi_listen(c);
 }
 
-/* "all_reduce number 17 of group 'world'" */
+/* "all_reduce number 17 of group 'world' (lib/train/step.c:12)" */
 void pf_mpi_describe(const struct place *place, char *text, size_t text_bytes)
 {
     const char *kind = pf_comm_kind_name((enum pf_comm_kind)place->kind);
+    const char *open = place->site[0] ? " (" : "", *close = place->site[0] ? ")" : "";
 
     if (place->kind == PF_COMM_SEND || place->kind == PF_COMM_RECV) {
-        snprintf(text, text_bytes, "%s %s rank %d with tag %d in group '%s'", kind,
-                 place->kind == PF_COMM_SEND ? "to" : "from", place->peer, place->tag,
-                 place->group);
+        snprintf(text, text_bytes, "%s %s rank %d with tag %d in group '%s'%s%s%s", kind,
+                 place->kind == PF_COMM_SEND ? "to" : "from", place->peer, place->tag, place->group,
+                 open, place->site, close);
     } else if (place->kind == PF_COMM_GROUP) {
-        snprintf(text, text_bytes, "%s of group '%s'", kind, place->group);
+        snprintf(text, text_bytes, "%s of group '%s'%s%s%s", kind, place->group, open, place->site,
+                 close);
     } else {
-        snprintf(text, text_bytes, "%s number %" PRIu64 " of group '%s'", kind, place->sequence,
-                 place->group);
+        snprintf(text, text_bytes, "%s number %" PRIu64 " of group '%s'%s%s%s", kind,
+                 place->sequence, place->group, open, place->site, close);
     }
+}
+
+void pf_mpi_describe_own(struct mpi *c, char *text, size_t text_bytes)
+{
+    fill_sites(c->job);
+    pf_mpi_describe(&c->job->place, text, text_bytes);
 }
 
 /* Does this rank wait for that one? In a collective for all that are not past it; otherwise for the
@@ -188,25 +218,56 @@ static int list_silent(const struct mpi *c, bool awaited, char *text, size_t tex
     return n;
 }
 
+/*
+ * Where two ranks first called a collective of one number at different places, of those that both
+ * remember, before number `end`: "; number 7 was called at a.c:1 on rank 0, at b.c:2 on rank 1". Ranks
+ * may do so rightly, as where the root has a line of its own, so this is added to a fault and never is
+ * one.
+ */
+static void describe_fork(const struct mpi *c, int other, uint64_t end, char *text,
+                          size_t text_bytes)
+{
+    const struct place *mine = &c->job->place, *theirs = &c->job->heard[other].place;
+    const uint64_t last = mine->sequence > theirs->sequence ? mine->sequence : theirs->sequence;
+    const int me = c->base.world->rank;
+    const bool is_lower = me < other;
+
+    text[0] = '\0';
+    for (uint64_t n = last < HISTORY ? 1 : last - HISTORY + 1; n < end; n++) {
+        const char *my_site = mine->sites[n % HISTORY], *their_site = theirs->sites[n % HISTORY];
+        if (strcmp(my_site, their_site) != 0) {
+            snprintf(text, text_bytes,
+                     "; number %" PRIu64 " was called at %s on rank %d, at %s on rank %d", n,
+                     is_lower ? my_site : their_site, is_lower ? me : other,
+                     is_lower ? their_site : my_site, is_lower ? other : me);
+            return;
+        }
+    }
+}
+
 static int blame_contradiction(const struct mpi *c, int other, uint64_t number)
 {
     const struct place *mine = &c->job->place, *theirs = &c->job->heard[other].place;
     const int me = c->base.world->rank;
-    const char *my_kind = pf_comm_kind_name(mine->kinds[number % HISTORY]);
-    const char *their_kind = pf_comm_kind_name(theirs->kinds[number % HISTORY]);
     const bool is_lower = me < other;
+    const struct place *low = is_lower ? mine : theirs, *high = is_lower ? theirs : mine;
+    const uint64_t at = number % HISTORY;
+    char fork[200];
 
+    describe_fork(c, other, number, fork, sizeof fork);
     return pf_fail(PF_EDISAGREE,
-                   "ranks disagree: number %" PRIu64 " of group '%s' is %s on rank %d, %s on "
-                   "rank %d",
-                   number, mine->group, is_lower ? my_kind : their_kind, is_lower ? me : other,
-                   is_lower ? their_kind : my_kind, is_lower ? other : me);
+                   "ranks disagree: number %" PRIu64 " of group '%s' is %s on rank %d (%s), %s on "
+                   "rank %d (%s)%s",
+                   number, mine->group, pf_comm_kind_name(low->kinds[at]), is_lower ? me : other,
+                   low->sites[at], pf_comm_kind_name(high->kinds[at]), is_lower ? other : me,
+                   high->sites[at], fork);
 }
 
 /* `other` answers, but from elsewhere; it may itself be waiting for a rank that is silent. */
 static int blame_elsewhere(const struct mpi *c, int other)
 {
-    char mine_text[128], their_text[128], silent[96], tail[128] = "";
+    const struct place *mine = &c->job->place, *theirs = &c->job->heard[other].place;
+    char mine_text[192], their_text[192], silent[96], tail[128] = "", fork[200] = "";
 
     pf_mpi_describe(&c->job->place, mine_text, sizeof mine_text);
     pf_mpi_describe(&c->job->heard[other].place, their_text, sizeof their_text);
@@ -214,14 +275,18 @@ static int blame_elsewhere(const struct mpi *c, int other)
     if (n_silent > 0) {
         snprintf(tail, sizeof tail, "; no answer from rank%s %s", n_silent > 1 ? "s" : "", silent);
     }
-    return pf_fail(PF_ETIMEOUT, "rank %d did not arrive at %s within %g s: it waits at %s%s", other,
-                   mine_text, c->base.world->timeout_s, their_text, tail);
+    if (mine->uid == theirs->uid) {
+        const bool behind = theirs->sequence < mine->sequence;
+        describe_fork(c, other, (behind ? theirs : mine)->sequence + 1, fork, sizeof fork);
+    }
+    return pf_fail(PF_ETIMEOUT, "rank %d did not arrive at %s within %g s: it waits at %s%s%s",
+                   other, mine_text, c->base.world->timeout_s, their_text, fork, tail);
 }
 
 static int blame(const struct mpi *c)
 {
     const struct job *job = c->job;
-    char mine_text[128], silent[96];
+    char mine_text[192], silent[96];
     uint64_t number;
     int elsewhere = -1;
 
@@ -277,6 +342,7 @@ int pf_mpi_expire(struct mpi *c)
         int done; /* MPI_Testall leaves all as they are until the last is done */
         MPI_Test(&job->requests[i], &done, MPI_STATUS_IGNORE);
     }
+    fill_sites(job);
     const int err = blame(c);
     c->base.world->broken = true;
     pf_comm_shared_fault(!job->yields && !any_expired(c, c->base.world->rank));

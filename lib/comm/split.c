@@ -152,7 +152,8 @@ static bool has_rank(const struct group *group, int rank)
 }
 
 /* Make the groups of n new entries. */
-static int make_groups(struct pf_comm *parent, struct group *entries, size_t n, const char *name)
+static int make_groups(const char *at, struct pf_comm *parent, struct group *entries, size_t n,
+                       const char *name)
 {
     const uint64_t hash = order_hash(parent, entries, n, name);
     struct group *mine = NULL;
@@ -161,7 +162,7 @@ static int make_groups(struct pf_comm *parent, struct group *entries, size_t n, 
     char what[160];
 
     snprintf(what, sizeof what, "the list of ranks of group '%s'", name);
-    PF_TRY(pf_comm_same(parent, &hash, sizeof hash, what));
+    PF_TRY(pf_comm_same_at(at, parent, &hash, sizeof hash, what));
     for (size_t i = 0; i < n; i++) {
         largest = entries[i].n > largest ? entries[i].n : largest;
         mine = has_rank(&entries[i], parent->rank) ? &entries[i] : mine;
@@ -178,15 +179,16 @@ static int make_groups(struct pf_comm *parent, struct group *entries, size_t n, 
 }
 
 /* Make what is new of the lists. */
-static int make_new(struct pf_comm *parent, const struct lists *lists, const char *name)
+static int make_new(const char *at, struct pf_comm *parent, const struct lists *lists,
+                    const char *name)
 {
     struct pf_comm_groups *groups = parent->world->groups;
     size_t n_new = 0;
     const int local = add_entries(parent, lists, &n_new);
-    int err = pf_comm_all_agree(parent, local, NULL);
+    int err = pf_comm_all_agree_at(at, parent, local, NULL);
 
     struct group *const entries = groups->entries + groups->n;
-    err = err ? err : make_groups(parent, entries, n_new, name);
+    err = err ? err : make_groups(at, parent, entries, n_new, name);
     if (err) {
         for (size_t i = 0; i < n_new; i++) {
             pf_free(entries[i].ranks);
@@ -198,8 +200,8 @@ static int make_new(struct pf_comm *parent, const struct lists *lists, const cha
 }
 
 /* This rank's group of the lists: made, or found. */
-static int split(struct pf_comm *parent, const struct lists *lists, const char *name,
-                 struct pf_comm **group_out)
+static int split(const char *at, struct pf_comm *parent, const struct lists *lists,
+                 const char *name, struct pf_comm **group_out)
 {
     struct pf_comm *mine = NULL;
     bool known = true;
@@ -210,7 +212,7 @@ static int split(struct pf_comm *parent, const struct lists *lists, const char *
         known = find_group(parent, ranks, n) != NULL;
     }
     if (!known) {
-        PF_TRY(make_new(parent, lists, name));
+        PF_TRY(make_new(at, parent, lists, name));
     }
     for (int i = 0; i < lists->n && !mine; i++) {
         int n;
@@ -241,13 +243,13 @@ static int check_list(const struct pf_comm *parent, const int *ranks, int n, con
     return 0;
 }
 
-int pf_comm_split(struct pf_comm *parent, const int *ranks, int n, const char *name,
-                  struct pf_comm **group_out)
+int pf_comm_split_at(const char *at, struct pf_comm *parent, const int *ranks, int n,
+                     const char *name, struct pf_comm **group_out)
 {
     const int starts[2] = {0, n};
 
     PF_TRY(check_list(parent, ranks, n, name));
-    return split(parent, &(struct lists){.starts = starts, .ranks = ranks, .n = 1}, name,
+    return split(at, parent, &(struct lists){.starts = starts, .ranks = ranks, .n = 1}, name,
                  group_out);
 }
 
@@ -291,13 +293,13 @@ static int sort_parts(struct pf_comm *parent, const int *part, const char *name,
     return 0;
 }
 
-int pf_comm_partition(struct pf_comm *parent, const int *part, const char *name,
-                      struct pf_comm **group_out)
+int pf_comm_partition_at(const char *at, struct pf_comm *parent, const int *part, const char *name,
+                         struct pf_comm **group_out)
 {
     struct lists lists;
 
     PF_TRY(sort_parts(parent, part, name, &lists));
-    return split(parent, &lists, name, group_out);
+    return split(at, parent, &lists, name, group_out);
 }
 
 int pf_comm_count(const struct pf_comm *comm)

@@ -199,7 +199,9 @@ int model_to_residual(struct pf_model *model, const struct linear *linear, const
     const struct linear_end end = {.residual = model_is_first(model) ? residual : NULL};
     void *sum = model->work.dh;
 
-    if (!drops && !model_shares_rows(model)) {
+    /* A narrow sum of parts is rounded more than once: then not at the size of the residual, too. */
+    const bool in_product = model->options.n_tp == 1 || model->dtype == PF_DTYPE_F32;
+    if (!drops && !model_shares_rows(model) && in_product) {
         PF_TRY(model_linear_end(model, linear, x, ldx, y, h, end));
         return model_sum(model, y, &sum);
     }

@@ -17,8 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One product that fits the caches: 0.4 GFLOP. */
-enum { M = 512, N = 512, K = 768, MAX_CANDIDATES = 8, MAX_ROUNDS = 24 };
+enum { MAX_CANDIDATES = 8, MAX_ROUNDS = 24 };
 
 /* A less preferred row must take less than this share of the time. */
 #define MARGIN 0.97
@@ -27,10 +26,19 @@ enum { M = 512, N = 512, K = 768, MAX_CANDIDATES = 8, MAX_ROUNDS = 24 };
 #define NOISE 1.05
 
 static const enum pf_dtype dtypes[] = {PF_DTYPE_F32, PF_DTYPE_BF16, PF_DTYPE_F16};
-enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0], N_KINDS = PF_OPS_PRODUCT_COUNT };
 
-/* Kinds of products: c = a b^T as of a layer, and a weight gradient. */
-enum { FORWARD, GRADIENT, N_KINDS };
+/* A product of each kind, which fits the caches: 0.2 GFLOP, so that each candidate gets a few tries. */
+static const struct probe {
+    int64_t m, n, k;
+    bool trans_a, trans_b;
+} probes[PF_OPS_PRODUCT_COUNT] = {
+    [PF_OPS_PRODUCT_OTHER] = {256, 512, 768, false, true},
+    [PF_OPS_PRODUCT_LONG] = {256, 256, 1536, false, true},
+    [PF_OPS_PRODUCT_INPUT] = {256, 512, 768, false, false},
+    [PF_OPS_PRODUCT_INPUT_LONG] = {256, 256, 1536, false, false},
+    [PF_OPS_PRODUCT_GRADIENT] = {512, 512, 384, true, false},
+};
 
 /* Until when one pair of dtype and kind may be measured. */
 struct span {
@@ -84,26 +92,14 @@ static void take_time(struct candidate *c, double seconds)
     }
 }
 
-static const char *serving(const struct pf_ops *ops, enum pf_dtype dtype, int kind)
+static const char *serving(const struct pf_ops *ops, enum pf_dtype dtype, enum pf_ops_product kind)
 {
-    return kind == GRADIENT ? pf_ops_chosen_gradient(ops, dtype)->variant
-                            : pf_ops_chosen(ops, PF_OP_GEMM, dtype)->variant;
-}
-
-static int choose(struct pf_ops *ops, enum pf_dtype dtype, int kind, const char *variant)
-{
-    const char *const gradient = serving(ops, dtype, GRADIENT);
-
-    if (kind == GRADIENT) {
-        return pf_ops_choose_gradient(ops, dtype, variant);
-    }
-    PF_TRY(pf_ops_choose(ops, PF_OP_GEMM, dtype, variant));
-    return pf_ops_choose_gradient(ops, dtype, gradient);
+    return pf_ops_chosen_product(ops, dtype, kind)->variant;
 }
 
 /* Time the candidates in turn (the first round may compile kernels), until the next product, if it
  * took as long as the longest so far, would end too late. */
-static int time_candidates(struct pf_ops *ops, enum pf_dtype dtype, int kind,
+static int time_candidates(struct pf_ops *ops, enum pf_dtype dtype, enum pf_ops_product kind,
                            const struct pf_gemm_args *args, struct span span,
                            struct candidate *list, int n)
 {
@@ -111,7 +107,7 @@ static int time_candidates(struct pf_ops *ops, enum pf_dtype dtype, int kind,
 
     for (int i = 0; i < MAX_ROUNDS * n; i++) {
         struct candidate *const c = &list[i % n];
-        PF_TRY(choose(ops, dtype, kind, c->variant));
+        PF_TRY(pf_ops_choose_product(ops, dtype, kind, c->variant));
         const double started = span.clock();
         if (started + longest >= span.end) {
             break;
@@ -148,40 +144,42 @@ static const char *fastest(const struct candidate *list, int n)
 }
 
 /* *quiet_out turns false if the times say nothing. */
-static int measure_pair(struct pf_ops *ops, enum pf_dtype dtype, int kind, struct span span,
-                        bool *quiet_out)
+static int measure_pair(struct pf_ops *ops, enum pf_dtype dtype, enum pf_ops_product kind,
+                        struct span span, bool *quiet_out)
 {
     struct candidate list[MAX_CANDIDATES];
     const int n = list_candidates(ops, dtype, list);
-    const size_t a = (size_t)M * K, b = (size_t)N * K, bytes = pf_dtype_bytes(dtype);
-    const bool gradient = kind == GRADIENT;
+    const struct probe *const p = &probes[kind];
+    const size_t a = (size_t)(p->m * p->k), b = (size_t)(p->n * p->k);
+    const size_t bytes = pf_dtype_bytes(dtype);
+    const bool gradient = kind == PF_OPS_PRODUCT_GRADIENT;
 
     if (n < 2) {
         return 0;
     }
-    char *const room = pf_alloc((a + b) * bytes + (size_t)M * N * sizeof(float));
+    char *const room = pf_alloc((a + b) * bytes + (size_t)(p->m * p->n) * sizeof(float));
     if (!room) {
         return PF_ENOMEM;
     }
     fill(dtype, a + b, room);
-    const struct pf_gemm_args args = {.m = M,
-                                      .n = N,
-                                      .k = K,
+    const struct pf_gemm_args args = {.m = p->m,
+                                      .n = p->n,
+                                      .k = p->k,
                                       .a = room,
-                                      .lda = gradient ? M : K,
-                                      .trans_a = gradient,
+                                      .lda = p->trans_a ? p->m : p->k,
+                                      .trans_a = p->trans_a,
                                       .b = room + a * bytes,
-                                      .ldb = gradient ? N : K,
-                                      .trans_b = !gradient,
+                                      .ldb = p->trans_b ? p->k : p->n,
+                                      .trans_b = p->trans_b,
                                       .c = room + (a + b) * bytes,
-                                      .ldc = N,
+                                      .ldc = p->n,
                                       .c_dtype = gradient ? PF_DTYPE_F32 : dtype,
                                       .accumulate = gradient};
     const char *const before = serving(ops, dtype, kind);
     const int err = time_candidates(ops, dtype, kind, &args, span, list, n);
     pf_free(room);
     *quiet_out = *quiet_out && is_quiet(list, n);
-    (void)choose(ops, dtype, kind, err ? before : fastest(list, n));
+    (void)pf_ops_choose_product(ops, dtype, kind, err ? before : fastest(list, n));
     return err;
 }
 
@@ -193,7 +191,8 @@ static int measure_all(struct pf_ops *ops, double (*clock)(void), bool *quiet_ou
     for (int i = 0; i < N_DTYPES * N_KINDS; i++) {
         const double share = (double)(i + 1) / (N_DTYPES * N_KINDS);
         const struct span span = {clock, started + share * PF_OPS_MEASURE_SECONDS};
-        PF_TRY(measure_pair(ops, dtypes[i / N_KINDS], i % N_KINDS, span, quiet_out));
+        PF_TRY(measure_pair(ops, dtypes[i / N_KINDS], (enum pf_ops_product)(i % N_KINDS), span,
+                            quiet_out));
     }
     return 0;
 }
@@ -250,7 +249,8 @@ static bool is_candidate(const struct pf_ops *ops, enum pf_dtype dtype, const ch
     return false;
 }
 
-static const char *const kind_names[N_KINDS] = {"gemm", "gemm_gradient"};
+static const char *const kind_names[N_KINDS] = {"gemm", "gemm_long", "gemm_input",
+                                                "gemm_input_long", "gemm_gradient"};
 
 /* Every choice of the file, or PF_EFORMAT where it does not fit. */
 static int apply_file(struct pf_ops *ops, const struct pf_json *doc, const char *key)
@@ -271,7 +271,7 @@ static int apply_file(struct pf_ops *ops, const struct pf_json *doc, const char 
         if (!is_candidate(ops, dtype, text)) {
             return pf_fail(PF_EFORMAT, "'%s' does not serve here", text);
         }
-        PF_TRY(choose(ops, dtype, i % N_KINDS, text));
+        PF_TRY(pf_ops_choose_product(ops, dtype, (enum pf_ops_product)(i % N_KINDS), text));
     }
     return 0;
 }
@@ -306,7 +306,7 @@ static void write_cache(const struct pf_ops *ops, const char *dir, const char *p
         pf_json_out_object_begin(&out);
         for (int d = 0; d < N_DTYPES; d++) {
             pf_json_out_member_string(&out, pf_dtype_name(dtypes[d]),
-                                      serving(ops, dtypes[d], kind));
+                                      serving(ops, dtypes[d], (enum pf_ops_product)kind));
         }
         pf_json_out_object_end(&out);
     }

@@ -36,8 +36,8 @@ struct pf_ops {
     size_t n_entries;
     struct {
         int first, n;
-        int chosen;   /* index into entries, or -1 */
-        int gradient; /* the same for products that are weight gradients; elsewhere as chosen */
+        int chosen;                        /* index into entries, or -1 */
+        int product[PF_OPS_PRODUCT_COUNT]; /* the same for gemm's kinds; elsewhere as chosen */
         bool by_caller;
     } served[PF_OP_COUNT][PF_DTYPE_COUNT];
     void *scratch;
@@ -245,11 +245,20 @@ static int collect(struct pf_ops *ops)
     return 0;
 }
 
+/* Entry `at` serves all of a pair. */
+static void serve_by(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, int at)
+{
+    ops->served[op][dtype].chosen = at;
+    for (int p = 0; p < PF_OPS_PRODUCT_COUNT; p++) {
+        ops->served[op][dtype].product[p] = at;
+    }
+}
+
 static void choose_by_preference(struct pf_ops *ops)
 {
     for (int op = 0; op < PF_OP_COUNT; op++) {
         for (int d = 0; d < PF_DTYPE_COUNT; d++) {
-            ops->served[op][d].chosen = ops->served[op][d].gradient = -1;
+            serve_by(ops, (enum pf_op)op, (enum pf_dtype)d, -1);
         }
     }
     for (int i = 0; i < (int)ops->n_entries; i++) {
@@ -258,8 +267,7 @@ static void choose_by_preference(struct pf_ops *ops)
             ops->served[e->kernel->op][e->kernel->dtype].first = i;
         }
         if (!e->why_not && ops->served[e->kernel->op][e->kernel->dtype].chosen < 0) {
-            ops->served[e->kernel->op][e->kernel->dtype].chosen = i;
-            ops->served[e->kernel->op][e->kernel->dtype].gradient = i;
+            serve_by(ops, e->kernel->op, e->kernel->dtype, i);
         }
     }
 }
@@ -405,11 +413,49 @@ const struct pf_kernel_row *pf_ops_chosen(const struct pf_ops *ops, enum pf_op o
     return ops->entries[ops->served[op][dtype].chosen].kernel;
 }
 
-const struct pf_kernel_row *pf_ops_chosen_gradient(const struct pf_ops *ops, enum pf_dtype dtype)
+const struct pf_kernel_row *pf_ops_chosen_product(const struct pf_ops *ops, enum pf_dtype dtype,
+                                                  enum pf_ops_product product)
 {
     const bool is_served = is_pair(PF_OP_GEMM, dtype) && ops->served[PF_OP_GEMM][dtype].chosen >= 0;
 
-    return is_served ? ops->entries[ops->served[PF_OP_GEMM][dtype].gradient].kernel : NULL;
+    return is_served ? ops->entries[ops->served[PF_OP_GEMM][dtype].product[product]].kernel : NULL;
+}
+
+static const char *const product_names[PF_OPS_PRODUCT_COUNT] = {
+    [PF_OPS_PRODUCT_OTHER] = "",
+    [PF_OPS_PRODUCT_LONG] = "long",
+    [PF_OPS_PRODUCT_INPUT] = "input",
+    [PF_OPS_PRODUCT_INPUT_LONG] = "input_long",
+    [PF_OPS_PRODUCT_GRADIENT] = "gradient"};
+
+const char *pf_ops_product_name(enum pf_ops_product product)
+{
+    return product_names[product];
+}
+
+int pf_ops_product_from_name(const char *name, enum pf_ops_product *product_out)
+{
+    for (int p = 0; p < PF_OPS_PRODUCT_COUNT; p++) {
+        if (strcmp(name, product_names[p]) == 0) {
+            *product_out = (enum pf_ops_product)p;
+            return 0;
+        }
+    }
+    return pf_fail(PF_EINVAL, "unknown kind of product '%s'", name);
+}
+
+enum pf_ops_product pf_ops_product_of(const struct pf_gemm_args *g)
+{
+    const bool is_long = g->k / 2 >= g->n;
+
+    if (g->trans_a) {
+        return g->accumulate && g->c_dtype == PF_DTYPE_F32 ? PF_OPS_PRODUCT_GRADIENT
+                                                           : PF_OPS_PRODUCT_OTHER;
+    }
+    if (g->trans_b) {
+        return is_long ? PF_OPS_PRODUCT_LONG : PF_OPS_PRODUCT_OTHER;
+    }
+    return is_long ? PF_OPS_PRODUCT_INPUT_LONG : PF_OPS_PRODUCT_INPUT;
 }
 
 /* The entry of a row that can serve. */
@@ -439,22 +485,35 @@ int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const 
     int at;
 
     PF_TRY(find_entry(ops, op, dtype, variant, &at));
-    ops->served[op][dtype].chosen = ops->served[op][dtype].gradient = at;
+    serve_by(ops, op, dtype, at);
     ops->served[op][dtype].by_caller = true;
     return 0;
 }
 
-int pf_ops_choose_gradient(struct pf_ops *ops, enum pf_dtype dtype, const char *variant)
+int pf_ops_choose_product(struct pf_ops *ops, enum pf_dtype dtype, enum pf_ops_product product,
+                          const char *variant)
 {
-    return find_entry(ops, PF_OP_GEMM, dtype, variant, &ops->served[PF_OP_GEMM][dtype].gradient);
+    int at;
+
+    PF_TRY(find_entry(ops, PF_OP_GEMM, dtype, variant, &at));
+    ops->served[PF_OP_GEMM][dtype].product[product] = at;
+    if (product == PF_OPS_PRODUCT_OTHER) {
+        ops->served[PF_OP_GEMM][dtype].chosen = at;
+        ops->served[PF_OP_GEMM][dtype].by_caller = true;
+    }
+    return 0;
 }
 
-/* How many choices a pair stands for: none, one, or a second for gradients that differs. */
-static int n_choices_of(const struct pf_ops *ops, int op, int dtype)
+/* The next kind from `from` on, at least OTHER, that a choice stands for; PF_OPS_PRODUCT_COUNT: none. */
+static int next_choice(const struct pf_ops *ops, int op, int dtype, int from)
 {
     const int at = ops->served[op][dtype].chosen;
 
-    return at < 0 ? 0 : at == ops->served[op][dtype].gradient ? 1 : 2;
+    while (from < PF_OPS_PRODUCT_COUNT &&
+           (at < 0 || (from > 0 && ops->served[op][dtype].product[from] == at))) {
+        from++;
+    }
+    return from;
 }
 
 int pf_ops_n_choices(const struct pf_ops *ops)
@@ -463,7 +522,9 @@ int pf_ops_n_choices(const struct pf_ops *ops)
 
     for (int op = 0; op < PF_OP_COUNT; op++) {
         for (int d = 0; d < PF_DTYPE_COUNT; d++) {
-            n += n_choices_of(ops, op, d);
+            for (int p = 0; (p = next_choice(ops, op, d, p)) < PF_OPS_PRODUCT_COUNT; p++) {
+                n++;
+            }
         }
     }
     return n;
@@ -475,13 +536,14 @@ struct pf_ops_choice pf_ops_choice_at(const struct pf_ops *ops, int i)
 
     for (int op = 0; op < PF_OP_COUNT && !choice.variant; op++) {
         for (int d = 0; d < PF_DTYPE_COUNT && !choice.variant; d++) {
-            const int n = n_choices_of(ops, op, d);
-            if (i < n) {
-                const int at = i == 1 ? ops->served[op][d].gradient : ops->served[op][d].chosen;
-                choice = (struct pf_ops_choice){(enum pf_op)op, (enum pf_dtype)d, i == 1,
-                                                ops->entries[at].kernel->variant};
+            for (int p = 0; (p = next_choice(ops, op, d, p)) < PF_OPS_PRODUCT_COUNT; p++) {
+                if (i-- == 0) {
+                    const int at = ops->served[op][d].product[p];
+                    choice = (struct pf_ops_choice){(enum pf_op)op, (enum pf_dtype)d,
+                                                    (enum pf_ops_product)p,
+                                                    ops->entries[at].kernel->variant};
+                }
             }
-            i -= n;
         }
     }
     PF_ASSERT(choice.variant != NULL);
@@ -506,7 +568,7 @@ uint64_t pf_ops_choices_digest(const struct pf_ops *ops)
         const struct pf_ops_choice c = pf_ops_choice_at(ops, i);
         hash = digest_text(hash, pf_op_name(c.op), ' ');
         hash = digest_text(hash, pf_dtype_name(c.dtype), ' ');
-        hash = c.gradient ? digest_text(hash, "gradient", ' ') : hash;
+        hash = c.product ? digest_text(hash, pf_ops_product_name(c.product), ' ') : hash;
         hash = digest_text(hash, c.variant, '\n');
     }
     hash = digest_text(hash, pf_ops_isa(ops), ' ');
@@ -550,19 +612,14 @@ static int call_observed(struct pf_ops *ops, const struct pf_kernel_row *kernel,
     return err;
 }
 
-static bool is_gradient(const struct pf_gemm_args *g)
-{
-    return g->trans_a && g->accumulate && g->c_dtype == PF_DTYPE_F32;
-}
-
 /* The entry that serves this call, or -1. */
 static int entry_for(const struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const void *args)
 {
     if (!is_pair(op, dtype)) {
         return -1;
     }
-    return op == PF_OP_GEMM && args && is_gradient(args) ? ops->served[op][dtype].gradient
-                                                         : ops->served[op][dtype].chosen;
+    return op == PF_OP_GEMM && args ? ops->served[op][dtype].product[pf_ops_product_of(args)]
+                                    : ops->served[op][dtype].chosen;
 }
 
 static int call(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const void *args)

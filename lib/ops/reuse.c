@@ -14,7 +14,7 @@ struct pf_ops_reuse pf_ops_count_reuse(const struct pf_ops *ops)
     for (int i = 0; i < pf_ops_n_choices(ops); i++) {
         const struct pf_ops_choice choice = pf_ops_choice_at(ops, i);
         const char *const variant = choice.variant;
-        if (choice.gradient) {
+        if (choice.product) {
             continue; /* a pair is counted once */
         }
         reuse.n_pairs++;

@@ -78,6 +78,7 @@ struct pf_ckpt {
     struct pf_ckpt_tensor *tensors;
     int64_t n_files;
     struct pf_ckpt_file *files;
+    struct pf_ckpt_file parity; /* name NULL: there is none; no reader needs it */
     char *state_json;  /* trainer state as one JSON object, NULL where the format has none */
     char *config_json; /* the model's config.json, NULL if absent */
     char *run_json;    /* the resolved options of the run (pf.json's object), NULL if absent */
@@ -146,6 +147,8 @@ struct pf_ckpt_fault {
  *   header           a file is not valid safetensors
  *   piece            a piece has no entry in its file, or one of another dtype or shape
  *   frame            a compressed piece does not decode, though its file is as it was written
+ *   parity           the parity file is missing or damaged, so nothing can be restored from it
+ *   restorable       one file is missing or damaged and the parity file is good: a note
  *   extra-entry      an entry of a file that no piece names, or that two name
  *   hole, overlap, outside   the pieces of a tensor do not tile it
  *   duplicate        a tensor listed or stored twice (in two shards: with equal bytes)
@@ -183,6 +186,16 @@ int pf_ckpt_tensor_digest(const struct pf_ckpt *ckpt, const struct pf_ckpt_tenso
                           char hex_out[33]);
 
 /*
+ * Restore one file of a pf checkpoint that is lost or damaged, from its parity file and the others, or
+ * the parity file itself. Hashes every file first. The file is made aside and put in place when its
+ * digest is that of the manifest. *restored_out is its name, freed with pf_free, or NULL: nothing was
+ * damaged. Errors: PF_EINCOMPLETE (the checkpoint has no parity), PF_EFORMAT (more than one file is
+ * damaged, the manifest is, or what comes out is not the file), PF_EUSAGE (dir is something else),
+ * PF_EIO, PF_ENOMEM. Local.
+ */
+int pf_ckpt_repair(const char *dir, char **restored_out);
+
+/*
  * Live state: what a rank holds of a tensor, to be saved or to be filled by a load. A box, or of
  * that box's elements in row-major order only those from range_lo up to range_hi (the slice of a
  * sharded optimizer); both 0 means the whole box.
@@ -206,6 +219,7 @@ struct pf_ckpt_save {
     const char *state_json;  /* trainer state, one JSON object */
     const char *mesh_json;   /* {"dp":2,...}; any of the four may be NULL, which is written as {} */
     enum pf_ckpt_codec codec; /* how pieces are stored */
+    bool parity;     /* write a parity file too, from which one lost file can be restored */
     bool replace;    /* a complete checkpoint of this step is replaced: for a run that went back */
     int total_limit; /* keep at most so many checkpoints; <= 0: all. The one just written and
                         the newest whole one before a failure are never removed */

@@ -37,7 +37,9 @@
  *
  * Only the thread that called pf_comm_init may call what is marked collective, pf_comm_send, _recv,
  * _group_*; "collective" means by every rank of the communicator, in the same order, with the same
- * arguments except the data. A collective blocks until this rank's part is done. All arguments
+ * arguments except the data. They are called without the `_at` and its argument (pf_comm_barrier(world)),
+ * by macros at the end that say where the call stands; a deadline that passes names the call sites of
+ * those who are at odds. A collective blocks until this rank's part is done. All arguments
  * named `bytes` are size_t and have no limit of 2^31.
  */
 #ifndef PF_COMM_H
@@ -171,6 +173,7 @@ struct pf_comm {
     int local_rank, local_size;
     uint64_t uid;           /* the same on all its ranks, different from every other group's */
     uint64_t sequence;      /* collectives begun; names them in messages, first is 1 */
+    const char *site;       /* "lib/x.c:12": where the latest exchange was called */
     uint64_t order_hash;    /* of the groups cut from this one */
     struct pf_comm *world;  /* itself for the world */
     const int *world_ranks; /* [size] ranks in the world, which is what messages name */
@@ -201,7 +204,7 @@ int pf_comm_init(int *argc, char ***argv, const struct pf_comm_options *options,
  * Collective. If ranks are missing it returns the error and leaves the world for pf_comm_fail. NULL
  * is allowed and gives 0.
  */
-int pf_comm_finalize(struct pf_comm *world);
+int pf_comm_finalize_at(const char *at, struct pf_comm *world);
 
 /*
  * End every rank of the job now: mpirun returns exit_status within seconds. Local, prints nothing
@@ -259,8 +262,8 @@ void pf_comm_version(char *text_out, size_t text_bytes);
  * Errors: PF_EINVAL for an empty list, a rank out of range or twice; PF_EDISAGREE if ranks give
  * different lists.
  */
-int pf_comm_split(struct pf_comm *parent, const int *ranks, int n, const char *name,
-                  struct pf_comm **group_out);
+int pf_comm_split_at(const char *at, struct pf_comm *parent, const int *ranks, int n,
+                     const char *name, struct pf_comm **group_out);
 
 /*
  * Many groups at once, of which no two have a rank in common: part[r], for each rank r of parent,
@@ -271,8 +274,8 @@ int pf_comm_split(struct pf_comm *parent, const int *ranks, int n, const char *n
  * communicator and name, and where all were, the call is local and allocates nothing.
  * Errors: PF_EINVAL for a number out of range; PF_EDISAGREE if ranks give different arrays.
  */
-int pf_comm_partition(struct pf_comm *parent, const int *part, const char *name,
-                      struct pf_comm **group_out);
+int pf_comm_partition_at(const char *at, struct pf_comm *parent, const int *part, const char *name,
+                         struct pf_comm **group_out);
 
 /* Live communicators of this process's world, the world included. Local. */
 int pf_comm_count(const struct pf_comm *comm);
@@ -288,38 +291,40 @@ int pf_comm_reserve(struct pf_comm *comm, size_t bytes);
  */
 
 /* buf[i] = op over ranks of buf[i], for count elements, in place. PF_EINVAL: BOR of floats. */
-int pf_comm_all_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
-                       enum pf_comm_op op);
+int pf_comm_all_reduce_at(const char *at, struct pf_comm *comm, void *buf, size_t count,
+                          enum pf_comm_dtype dtype, enum pf_comm_op op);
 
 /* The same on root alone; the buffers of other ranks are only read. */
-int pf_comm_reduce(struct pf_comm *comm, void *buf, size_t count, enum pf_comm_dtype dtype,
-                   enum pf_comm_op op, int root);
+int pf_comm_reduce_at(const char *at, struct pf_comm *comm, void *buf, size_t count,
+                      enum pf_comm_dtype dtype, enum pf_comm_op op, int root);
 
 /* send: [size, count]; recv: [count], overwritten with the reduction of row `rank`. recv may be
  * that row of send, otherwise they must not overlap. */
-int pf_comm_reduce_scatter(struct pf_comm *comm, const void *send, void *recv, size_t count,
-                           enum pf_comm_dtype dtype, enum pf_comm_op op);
+int pf_comm_reduce_scatter_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                              size_t count, enum pf_comm_dtype dtype, enum pf_comm_op op);
 
 /* recv: [size, bytes], overwritten; send may be its row `rank`, otherwise they must not overlap. */
-int pf_comm_all_gather(struct pf_comm *comm, const void *send, void *recv, size_t bytes);
+int pf_comm_all_gather_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                          size_t bytes);
 
 /* Rank r gives bytes[r], which lands at recv + offsets[r] everywhere. Same arrays on all ranks. */
-int pf_comm_all_gather_v(struct pf_comm *comm, const void *send, void *recv, const size_t *bytes,
-                         const size_t *offsets);
+int pf_comm_all_gather_v_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                            const size_t *bytes, const size_t *offsets);
 
 /* buf of root to all. */
-int pf_comm_broadcast(struct pf_comm *comm, void *buf, size_t bytes, int root);
+int pf_comm_broadcast_at(const char *at, struct pf_comm *comm, void *buf, size_t bytes, int root);
 
 /* send, recv: [size, bytes]; row j of send goes to row `rank` of rank j's recv. No overlap. */
-int pf_comm_all_to_all(struct pf_comm *comm, const void *send, void *recv, size_t bytes);
+int pf_comm_all_to_all_at(const char *at, struct pf_comm *comm, const void *send, void *recv,
+                          size_t bytes);
 
 /* The same with send_bytes[j] at send + send_offsets[j] for rank j, which expects exactly that many
  * from this rank. */
-int pf_comm_all_to_all_v(struct pf_comm *comm, const void *send, const size_t *send_bytes,
-                         const size_t *send_offsets, void *recv, const size_t *recv_bytes,
-                         const size_t *recv_offsets);
+int pf_comm_all_to_all_v_at(const char *at, struct pf_comm *comm, const void *send,
+                            const size_t *send_bytes, const size_t *send_offsets, void *recv,
+                            const size_t *recv_bytes, const size_t *recv_offsets);
 
-int pf_comm_barrier(struct pf_comm *comm);
+int pf_comm_barrier_at(const char *at, struct pf_comm *comm);
 
 /* Point to point ---------------------------------------------------------------------------------
  */
@@ -329,14 +334,16 @@ int pf_comm_barrier(struct pf_comm *comm);
  * the bytes that are sent, which is checked (PF_EDISAGREE). Messages of one pair and tag keep their
  * order. A rank can send to itself only inside a group.
  */
-int pf_comm_send(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag);
-int pf_comm_recv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag);
+int pf_comm_send_at(const char *at, struct pf_comm *comm, const void *buf, size_t bytes, int peer,
+                    int tag);
+int pf_comm_recv_at(const char *at, struct pf_comm *comm, void *buf, size_t bytes, int peer,
+                    int tag);
 
 /* Between start and end, sends and receives are only begun; end waits for all of them, so opposite
  * transfers cannot deadlock. Buffers belong to the transfer until then. No collective in between.
  */
 int pf_comm_group_start(struct pf_comm *comm);
-int pf_comm_group_end(struct pf_comm *comm);
+int pf_comm_group_end_at(const char *at, struct pf_comm *comm);
 
 /*
  * Messages that are begun here and waited for later, in any order, with anything in between: other
@@ -357,10 +364,10 @@ int pf_comm_group_end(struct pf_comm *comm);
  * process; one more is PF_EINVAL, as is the end of the world with one that was never waited for.
  * Nothing is allocated. *message_out is set on success.
  */
-int pf_comm_isend(struct pf_comm *comm, const void *buf, size_t bytes, int peer, int tag,
-                  struct pf_comm_message *message_out);
-int pf_comm_irecv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int tag,
-                  struct pf_comm_message *message_out);
+int pf_comm_isend_at(const char *at, struct pf_comm *comm, const void *buf, size_t bytes, int peer,
+                     int tag, struct pf_comm_message *message_out);
+int pf_comm_irecv_at(const char *at, struct pf_comm *comm, void *buf, size_t bytes, int peer,
+                     int tag, struct pf_comm_message *message_out);
 
 /*
  * Wait until a message has been sent or received, then make *message none; a message that is none
@@ -368,7 +375,7 @@ int pf_comm_irecv(struct pf_comm *comm, void *buf, size_t bytes, int peer, int t
  * this wait; PF_EDISAGREE, where the sizes differ. A message of a rank to itself that has no
  * counterpart is PF_EDISAGREE with `self`, and a timeout elsewhere.
  */
-int pf_comm_wait(struct pf_comm_message *message);
+int pf_comm_wait_at(const char *at, struct pf_comm_message *message);
 
 /* Let messages under way go on while this rank computes: large ones stand still where neither side
  * calls anything of this header. Any communicator of the world. Local, does not block. */
@@ -383,11 +390,40 @@ int pf_comm_progress(struct pf_comm *comm);
  * unless all failed alike) in its own record, and *rank_out, where not NULL, that rank; otherwise 0
  * and -1. Rank 0 of comm speaks. A failing exchange gives its own code. Collective.
  */
-int pf_comm_all_agree(struct pf_comm *comm, int err, int *rank_out);
+int pf_comm_all_agree_at(const char *at, struct pf_comm *comm, int err, int *rank_out);
 
 /* Do all ranks hold the same n bytes? Lengths and XXH3-128 digests are compared with rank
  * 0's. PF_EDISAGREE on every rank if not, naming `what` and the lowest rank that differs. n may
  * differ too. `what` starts the sentence: "the configuration". Collective. */
-int pf_comm_same(struct pf_comm *comm, const void *bytes, size_t n, const char *what);
+int pf_comm_same_at(const char *at, struct pf_comm *comm, const void *bytes, size_t n,
+                    const char *what);
+
+/* Call sites ------------------------------------------------------------------------------------
+ */
+
+/* What takes part in an exchange takes, as its first argument, where it is called; these give it. */
+#define PF_COMM_TEXT_OF(line) #line
+#define PF_COMM_LINE(line) PF_COMM_TEXT_OF(line)
+#define PF_COMM_HERE __FILE__ ":" PF_COMM_LINE(__LINE__)
+#define pf_comm_all_reduce(...) pf_comm_all_reduce_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_reduce(...) pf_comm_reduce_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_reduce_scatter(...) pf_comm_reduce_scatter_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_all_gather(...) pf_comm_all_gather_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_all_gather_v(...) pf_comm_all_gather_v_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_broadcast(...) pf_comm_broadcast_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_all_to_all(...) pf_comm_all_to_all_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_all_to_all_v(...) pf_comm_all_to_all_v_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_barrier(...) pf_comm_barrier_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_send(...) pf_comm_send_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_recv(...) pf_comm_recv_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_group_end(...) pf_comm_group_end_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_isend(...) pf_comm_isend_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_irecv(...) pf_comm_irecv_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_wait(...) pf_comm_wait_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_all_agree(...) pf_comm_all_agree_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_same(...) pf_comm_same_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_split(...) pf_comm_split_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_partition(...) pf_comm_partition_at(PF_COMM_HERE, __VA_ARGS__)
+#define pf_comm_finalize(...) pf_comm_finalize_at(PF_COMM_HERE, __VA_ARGS__)
 
 #endif

@@ -36,7 +36,7 @@ struct pf_compare_options {
 struct pf_compare_row {
     const char *what;                /* "loss", ... static */
     double difference;               /* relative; of tensors in the L2 norm */
-    double tolerance;                /* what is allowed: twice the given one for tensors */
+    double tolerance;                /* what is allowed; 0: not judged */
     char where[PF_COMPARE_NAME_MAX]; /* "step 3", the name of a tensor; "" without a difference */
 };
 
@@ -44,7 +44,8 @@ enum {
     PF_COMPARE_FIRST_LOSS,
     PF_COMPARE_LOSS,
     PF_COMPARE_NORM,
-    PF_COMPARE_GRADIENTS,
+    PF_COMPARE_ALL_GRADIENTS, /* as one vector */
+    PF_COMPARE_GRADIENTS,     /* each by itself */
     PF_COMPARE_WEIGHTS,
     PF_COMPARE_N_ROWS
 };
@@ -54,13 +55,26 @@ struct pf_compare {
     int64_t steps;
     struct pf_compare_row rows[PF_COMPARE_N_ROWS];
     bool identical; /* all weights, to the bit */
-    bool within;    /* every row but the weights is within its tolerance; these are shown */
+    bool within;    /* every row that is judged is within its tolerance */
 };
 
 /*
+ * What is judged: losses, norms and all gradients together by the tolerance; in float32 each gradient by
+ * twice the tolerance. In narrower dtypes a tensor may have a gradient that rounding alone makes (a bias
+ * of keys, whose sum is nearly zero), so single ones are shown there. Weights are shown always: AdamW
+ * makes whole steps of the last bits of small gradients.
+ *
  * Run and compare. Errors: those of reading the config and of the layout; that of a run which
  * fails, after it has said why on stderr; PF_EIO. Local, and not for ranks of mpirun.
  */
 int pf_compare_layout(const struct pf_compare_options *options, struct pf_compare *report_out);
+
+/*
+ * Compare two runs that were made: output directories with the gradients of step 1 under dump/ and an
+ * export hf/. tolerance as above, not 0; float32: the dtype of both. report->n_ranks is 0. PF_EINVAL where they logged other steps,
+ * or hold other tensors; errors of reading. Local.
+ */
+int pf_compare_runs(const char *one, const char *two, double tolerance, bool float32,
+                    struct pf_compare *report_out);
 
 #endif

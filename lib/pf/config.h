@@ -67,6 +67,7 @@ struct pf_config {
     bool eval_only;
     int64_t logging_steps, save_steps, save_total_limit, save_hf_steps;
     enum pf_ckpt_codec save_compress; /* PLAIN is "none" */
+    bool save_parity;
     uint64_t seed;
     /* optimizer */
     double learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;

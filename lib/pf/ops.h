@@ -94,16 +94,36 @@ const struct pf_kernel_row *pf_ops_chosen(const struct pf_ops *ops, enum pf_op o
 int pf_ops_choose(struct pf_ops *ops, enum pf_op op, enum pf_dtype dtype, const char *variant);
 
 /*
- * Products that are weight gradients (gemm with trans_a, added to fp32) may be served by another row
- * than the others: what is best for one is not for the other. pf_ops_choose(PF_OP_GEMM) sets both,
- * this one theirs alone.
+ * Kinds of products, each of which may be served by a row of its own: what is best for one is not for
+ * the other. A kind follows from how the factors lie and from k and n, which no number of tokens
+ * changes: bits do not depend on how a batch is cut. pf_ops_choose(PF_OP_GEMM) sets all kinds,
+ * pf_ops_choose_product one alone.
  */
-int pf_ops_choose_gradient(struct pf_ops *ops, enum pf_dtype dtype, const char *variant);
-const struct pf_kernel_row *pf_ops_chosen_gradient(const struct pf_ops *ops, enum pf_dtype dtype);
+enum pf_ops_product {
+    PF_OPS_PRODUCT_OTHER, /* b transposed: of a layer, forward; and whatever is none of these */
+    PF_OPS_PRODUCT_LONG,  /* the same with k at least 2 n: long sums into few columns */
+    PF_OPS_PRODUCT_INPUT, /* neither transposed: the gradient of an input */
+    PF_OPS_PRODUCT_INPUT_LONG, /* the same with k at least 2 n */
+    PF_OPS_PRODUCT_GRADIENT,   /* of a weight: a transposed, added to fp32 */
+    PF_OPS_PRODUCT_COUNT
+};
+
+/* "", "long", "input", "input_long", "gradient": as records have it. */
+const char *pf_ops_product_name(enum pf_ops_product product);
+
+/* Of such a name. PF_EINVAL. */
+int pf_ops_product_from_name(const char *name, enum pf_ops_product *product_out);
+
+/* The kind of a call. */
+enum pf_ops_product pf_ops_product_of(const struct pf_gemm_args *args);
+
+int pf_ops_choose_product(struct pf_ops *ops, enum pf_dtype dtype, enum pf_ops_product product,
+                          const char *variant);
+const struct pf_kernel_row *pf_ops_chosen_product(const struct pf_ops *ops, enum pf_dtype dtype,
+                                                  enum pf_ops_product product);
 
 /*
- * Choose, for each dtype, the kernels of gemm that are fastest on this machine, one for weight
- * gradients and one for the other products: which that is differs between CPUs (some multiply bf16 at
+ * Choose, for each dtype and kind of product, the kernel of gemm that is fastest on this machine: which that is differs between CPUs (some multiply bf16 at
  * half the rate of fp32, some at twice). The rows of libraries and pf's own best are timed in turn,
  * and one that is preferred less must take less than 0.97 of the time to be chosen. Times that
  * scatter, since others use the machine, choose nothing and are not kept. Takes
@@ -124,14 +144,13 @@ int pf_ops_measure_by(struct pf_ops *ops, double (*clock)(void));
 struct pf_ops_choice {
     enum pf_op op;
     enum pf_dtype dtype;
-    bool
-        gradient; /* of gemm's weight gradients; without such an entry they are served as the rest */
+    enum pf_ops_product product; /* of gemm; a kind without an entry is served as OTHER */
     const char *variant;
 };
 
 /* The choices in force: how many, and choice i, 0 <= i < n, in order of op and dtype: one for each
- * pair that is served, and behind it one for gradients where they have another. What a manifest
- * stores; feed it back in this order through pf_ops_choose, or pf_ops_choose_gradient. */
+ * pair that is served, and behind it one for each kind of product that has another. What a manifest
+ * stores; feed it back in this order through pf_ops_choose, or pf_ops_choose_product. */
 int pf_ops_n_choices(const struct pf_ops *ops);
 struct pf_ops_choice pf_ops_choice_at(const struct pf_ops *ops, int i);
 

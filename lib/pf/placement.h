@@ -134,7 +134,8 @@ bool pf_placement_is_sliced(const struct pf_placement *place, enum pf_role role)
 /* The chunk that a row is in, counted in the order of the model; of a tied row that of the head. */
 int pf_placement_chunk(const struct pf_placement *place, int64_t row);
 
-/* The options and first layers (pf_parallel_chunks) it was made with. */
+/* The table, options and first layers (pf_parallel_chunks) it was made with. */
+const struct pf_table *pf_placement_table(const struct pf_placement *place);
 const struct pf_parallel *pf_placement_parallel(const struct pf_placement *place);
 const int64_t *pf_placement_starts(const struct pf_placement *place);
 

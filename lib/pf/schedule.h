@@ -66,6 +66,9 @@
 
 #include <stdbool.h>
 
+struct pf_json;
+struct pf_str;
+
 /*
  * p stages, v chunks on each, m micro-batches, stage r:
  *
@@ -190,7 +193,7 @@ int pf_schedule_check(const struct pf_schedule *schedule, struct pf_sched_facts 
 
 /* Times in any unit. */
 struct pf_sched_cost {
-    double forward, backward, backward_input, backward_weight; /* above 0 */
+    double forward, backward, backward_input, backward_weight; /* 0 or more, not all 0 */
 };
 
 struct pf_sched_costs {
@@ -227,5 +230,54 @@ struct pf_sched_timeline {
 int pf_schedule_time(const struct pf_schedule *schedule, const struct pf_sched_costs *costs,
                      struct pf_sched_timeline **timeline_out);
 void pf_sched_timeline_free(struct pf_sched_timeline *timeline);
+
+/*
+ * Which schedule a config asks for. Keys by PaddleFormers' names; pipeline_schedule_mode by
+ * PaddlePaddle's (auto-parallel) names.
+ */
+struct pf_schedule_keys {
+    enum pf_schedule_kind mode; /* pipeline_schedule_mode: 1F1B (the default), FThenB, VPP, ZBH1 */
+    bool best_unbalanced_scheduler, split_backward, use_dualpipev,
+        forward_backward_overlap_scheduler;
+};
+
+/*
+ * Read them from a config, a JSON object; also as words of pipeline_parallel_config
+ * ("enable_split_backward", "best_unbalanced_scheduler", "disable_..."). Other keys are not looked
+ * at. PF_EUSAGE names the key and the line.
+ */
+int pf_schedule_read_keys(const struct pf_json *config, struct pf_schedule_keys *keys_out);
+
+/*
+ * The schedule of the keys where each stage has vpp chunks: best_unbalanced_scheduler is BALANCED,
+ * split_backward is ZERO_BUBBLE, otherwise the mode decides, and 1F1B with several chunks is
+ * INTERLEAVED. Errors: PF_EUSAGE where two keys ask for different schedules; PF_ENOTSUP for
+ * use_dualpipev and forward_backward_overlap_scheduler.
+ */
+int pf_schedule_choose(const struct pf_schedule_keys *keys, int vpp,
+                       enum pf_schedule_kind *kind_out);
+
+struct pf_sched_style {
+    int width;   /* characters of a line, at least 24 */
+    bool colour; /* by ANSI escapes */
+};
+
+/*
+ * Append a timeline as lines of text, a line for each stage from left to right in time. Where a
+ * step is wide enough it carries its name: F, B, I (input gradients) or W (weight gradients), the
+ * micro-batch, and with several chunks a letter for the stage's chunk ("F3b"); '.' is idle. What does
+ * not fit in the width goes on in further blocks of lines; of long schedules an overview is drawn,
+ * with a letter for each column and no numbers.
+ */
+int pf_schedule_draw(const struct pf_schedule *schedule, const struct pf_sched_timeline *timeline,
+                     const struct pf_sched_style *style, struct pf_str *to);
+
+/*
+ * Append the timeline as an SVG document that stands alone: a row for each stage, a rectangle for
+ * each computing step, with what it is and when as its tooltip.
+ * Source: Scalable Vector Graphics 1.1, W3C.
+ */
+int pf_schedule_svg(const struct pf_schedule *schedule, const struct pf_sched_timeline *timeline,
+                    const char *title, struct pf_str *to);
 
 #endif

@@ -17,4 +17,8 @@ int pf_term_width(FILE *stream);
  */
 bool pf_term_is_unicode(void);
 
+/* Does the stream show colours? Only a terminal does, unless TERM is "dumb" or NO_COLOR is set and not
+ * empty (no-color.org). */
+bool pf_term_has_colour(FILE *stream);
+
 #endif

@@ -185,6 +185,11 @@ int pf_placement_chunk(const struct pf_placement *place, int64_t row)
     return place->rows[row].chunk;
 }
 
+const struct pf_table *pf_placement_table(const struct pf_placement *place)
+{
+    return place->table;
+}
+
 const struct pf_parallel *pf_placement_parallel(const struct pf_placement *place)
 {
     return &place->par;

@@ -2,8 +2,6 @@
 /* Running a config twice, and the verdict. */
 #include <pf/compare.h>
 
-#include "compare_internal.h"
-
 #include <pf/config.h>
 #include <pf/error.h>
 #include <pf/file.h>
@@ -308,64 +306,24 @@ static int make_dirs(struct compare *c)
     return c->one && c->two ? 0 : PF_ENOMEM;
 }
 
-static int compare_files(const char *one, const char *two, const char *name,
-                         struct pf_compare_row *row, bool *identical_out)
+static double tolerance_of(const struct compare *c)
 {
-    char *const a = pf_path_join(one, name), *const b = pf_path_join(two, name);
-    const int err = a && b ? compare_tensors(a, b, row, identical_out) : PF_ENOMEM;
-
-    pf_free(a);
-    pf_free(b);
-    return err;
-}
-
-static void judge(const struct compare *c, struct pf_compare *report)
-{
-    const double tolerance = c->options->tolerance > 0  ? c->options->tolerance
-                             : c->dtype == PF_DTYPE_F32 ? 1e-5
-                                                        : 1e-2;
-
-    report->within = true;
-    for (int i = 0; i < PF_COMPARE_N_ROWS; i++) {
-        struct pf_compare_row *const row = &report->rows[i];
-        row->tolerance = i >= PF_COMPARE_GRADIENTS ? 2 * tolerance : tolerance;
-        if (i != PF_COMPARE_WEIGHTS && !(row->difference <= row->tolerance)) {
-            report->within = false;
-        }
-    }
-}
-
-static int run_both(struct compare *c, struct pf_compare *report)
-{
-    bool same_gradients;
-
-    PF_TRY(run_as(c, "one process", command_one));
-    PF_TRY(run_as(c, "the layout", command_two));
-    PF_TRY(compare_metrics(c->one, c->two, report));
-    PF_TRY(compare_files(c->one, c->two, "dump/step-000001/grads.safetensors",
-                         &report->rows[PF_COMPARE_GRADIENTS], &same_gradients));
-    PF_TRY(
-        compare_files(c->one, c->two, "hf", &report->rows[PF_COMPARE_WEIGHTS], &report->identical));
-    judge(c, report);
-    return 0;
+    return c->options->tolerance > 0  ? c->options->tolerance
+           : c->dtype == PF_DTYPE_F32 ? 1e-5
+                                      : 1e-2;
 }
 
 int pf_compare_layout(const struct pf_compare_options *options, struct pf_compare *report_out)
 {
     struct compare c = {.options = options};
-    struct pf_compare report = {.rows = {[PF_COMPARE_FIRST_LOSS] = {.what = "first loss"},
-                                         [PF_COMPARE_LOSS] = {.what = "losses"},
-                                         [PF_COMPARE_NORM] = {.what = "gradient norms"},
-                                         [PF_COMPARE_GRADIENTS] = {.what = "gradients of step 1"},
-                                         [PF_COMPARE_WEIGHTS] = {.what = "weights at the end"}}};
+    struct pf_compare report;
     int err = read_config(&c);
 
-    if (!err) {
-        report.n_ranks = c.n_ranks;
-        report.steps = c.steps;
-        err = make_dirs(&c);
-    }
-    err = err ? err : run_both(&c, &report);
+    err = err ? err : make_dirs(&c);
+    err = err ? err : run_as(&c, "one process", command_one);
+    err = err ? err : run_as(&c, "the layout", command_two);
+    err = err ? err
+              : pf_compare_runs(c.one, c.two, tolerance_of(&c), c.dtype == PF_DTYPE_F32, &report);
     if (c.dir) {
         const int removed = pf_rmtree(c.dir);
         err = err ? err : removed;
@@ -374,6 +332,7 @@ int pf_compare_layout(const struct pf_compare_options *options, struct pf_compar
     pf_free(c.one);
     pf_free(c.two);
     if (!err) {
+        report.n_ranks = c.n_ranks;
         *report_out = report;
     }
     return err;

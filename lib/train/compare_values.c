@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How far two runs are apart. */
-#include "compare_internal.h"
+#include <pf/compare.h>
 
 #include <pf/ckpt.h>
 #include <pf/error.h>
+#include <pf/file.h>
 #include <pf/history.h>
 #include <pf/mem.h>
 
@@ -31,17 +32,18 @@ static double relative(double a, double b)
     return a == b ? 0 : fabs(a - b) / fmax(fabs(a), 1e-300);
 }
 
-int compare_metrics(const char *one, const char *two, struct pf_compare *report)
+static int compare_metrics(const char *one, const char *two, struct pf_compare *report)
 {
     struct pf_history a = {0}, b = {0};
     char where[64];
     int err = pf_history_read(one, &a);
 
     err = err ? err : pf_history_read(two, &b);
-    if (!err && (a.n_points != report->steps || b.n_points != report->steps)) {
-        err = pf_fail(PF_EBUG, "the runs logged %lld and %lld steps of %lld", (long long)a.n_points,
-                      (long long)b.n_points, (long long)report->steps);
+    if (!err && a.n_points != b.n_points) {
+        err = pf_fail(PF_EINVAL, "'%s' logged %lld steps and '%s' %lld", one, (long long)a.n_points,
+                      two, (long long)b.n_points);
     }
+    report->steps = err ? 0 : a.n_points;
     for (int64_t i = 0; !err && i < a.n_points; i++) {
         const double loss = relative(a.values[PF_HISTORY_LOSS][i], b.values[PF_HISTORY_LOSS][i]);
         snprintf(where, sizeof where, "step %lld", (long long)a.step[i]);
@@ -117,33 +119,102 @@ static bool same_shape(const struct pf_ckpt_tensor *a, const struct pf_ckpt_tens
     return same;
 }
 
-static int compare_opened(const struct pf_ckpt *one, const struct pf_ckpt *two,
-                          struct pf_compare_row *row, bool *identical_out)
+static double distance(const struct squares *s)
 {
+    return s->between > 0 ? sqrt(s->between / fmax(s->of, 1e-300)) : s->between;
+}
+
+/* all: NULL, or the tensors as one vector. */
+static int compare_opened(const struct pf_ckpt *one, const struct pf_ckpt *two,
+                          struct pf_compare_row *row, struct pf_compare_row *all,
+                          bool *identical_out)
+{
+    struct squares sum = {0};
+
     *identical_out = one->n_tensors == two->n_tensors;
     for (int64_t i = 0; i < one->n_tensors; i++) {
         const struct pf_ckpt_tensor *const a = &one->tensors[i], *const b = pf_ckpt_find(
                                                                      two, a->name, a->role);
         struct squares s = {0};
         if (!same_shape(a, b)) {
-            return pf_fail(PF_EBUG, "'%s' is not in both runs with one shape", a->name);
+            return pf_fail(PF_EINVAL, "'%s' is not in both runs with one shape", a->name);
         }
         PF_TRY(compare_tensor(one, two, a, b, &s));
         *identical_out = *identical_out && s.between == 0;
-        keep_worst(row, s.between > 0 ? sqrt(s.between / fmax(s.of, 1e-300)) : s.between, a->name);
+        keep_worst(row, distance(&s), a->name);
+        sum.of += s.of;
+        sum.between += s.between;
+    }
+    if (all) {
+        keep_worst(all, distance(&sum), "");
     }
     return 0;
 }
 
-int compare_tensors(const char *one, const char *two, struct pf_compare_row *row,
-                    bool *identical_out)
+static int compare_tensors(const char *one, const char *two, struct pf_compare_row *row,
+                           struct pf_compare_row *all, bool *identical_out)
 {
     struct pf_ckpt *a = NULL, *b = NULL;
     int err = pf_ckpt_open(one, &a);
 
     err = err ? err : pf_ckpt_open(two, &b);
-    err = err ? err : compare_opened(a, b, row, identical_out);
+    err = err ? err : compare_opened(a, b, row, all, identical_out);
     pf_ckpt_free(a);
     pf_ckpt_free(b);
     return err;
+}
+
+static int compare_parts(const char *one, const char *two, const char *name,
+                         struct pf_compare_row *row, struct pf_compare_row *all,
+                         bool *identical_out)
+{
+    char *const a = pf_path_join(one, name), *const b = pf_path_join(two, name);
+    const int err = a && b ? compare_tensors(a, b, row, all, identical_out) : PF_ENOMEM;
+
+    pf_free(a);
+    pf_free(b);
+    return err;
+}
+
+static void judge(double tolerance, bool float32, struct pf_compare *report)
+{
+    const double allowed[PF_COMPARE_N_ROWS] = {
+        [PF_COMPARE_FIRST_LOSS] = tolerance,
+        [PF_COMPARE_LOSS] = tolerance,
+        [PF_COMPARE_NORM] = tolerance,
+        [PF_COMPARE_ALL_GRADIENTS] = tolerance,
+        [PF_COMPARE_GRADIENTS] = float32 ? 2 * tolerance : 0,
+    };
+
+    report->within = true;
+    for (int i = 0; i < PF_COMPARE_N_ROWS; i++) {
+        struct pf_compare_row *const row = &report->rows[i];
+        row->tolerance = allowed[i];
+        if (row->tolerance > 0 && !(row->difference <= row->tolerance)) {
+            report->within = false;
+        }
+    }
+}
+
+int pf_compare_runs(const char *one, const char *two, double tolerance, bool float32,
+                    struct pf_compare *report_out)
+{
+    struct pf_compare report = {
+        .rows = {[PF_COMPARE_FIRST_LOSS] = {.what = "first loss"},
+                 [PF_COMPARE_LOSS] = {.what = "losses"},
+                 [PF_COMPARE_NORM] = {.what = "gradient norms"},
+                 [PF_COMPARE_ALL_GRADIENTS] = {.what = "gradients of step 1"},
+                 [PF_COMPARE_GRADIENTS] = {.what = "each of them"},
+                 [PF_COMPARE_WEIGHTS] = {.what = "weights at the end"}}};
+    bool same_gradients;
+
+    PF_TRY(compare_metrics(one, two, &report));
+    PF_TRY(compare_parts(one, two, "dump/step-000001/grads.safetensors",
+                         &report.rows[PF_COMPARE_GRADIENTS], &report.rows[PF_COMPARE_ALL_GRADIENTS],
+                         &same_gradients));
+    PF_TRY(
+        compare_parts(one, two, "hf", &report.rows[PF_COMPARE_WEIGHTS], NULL, &report.identical));
+    judge(tolerance, float32, &report);
+    *report_out = report;
+    return 0;
 }

@@ -469,6 +469,10 @@ const struct pf_key pf_keys[] = {
     {"save_compress", PF_KEY_ENUM, PF_KEY_EFFECTIVE, "\"none\"", .choices = codecs,
      .may_change_on_resume = true, .field = AT(save_compress),
      .help = "store the tensors of checkpoints compressed, without loss: none, zstd"},
+    {"save_parity", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .may_change_on_resume = true,
+     .field = AT(save_parity),
+     .help = "write a parity file with each checkpoint, as long as its longest file, from which "
+             "pf-inspect repair restores one file that is lost or damaged"},
     {"save_checkpoint_format", PF_KEY_ENUM, PF_KEY_REFUSED, "\"pf\"", .choices = formats,
      .help = "the format of checkpoints", .field = NOWHERE, .why = NOT_FORMAT},
     {"load_checkpoint_format", PF_KEY_ENUM, PF_KEY_REFUSED, "\"pf\"", .choices = formats,

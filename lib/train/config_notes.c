@@ -142,6 +142,7 @@ static const struct {
     {"save_steps", only_evaluates, "eval_only trains nothing"},
     {"save_hf_steps", only_evaluates, "eval_only trains nothing"},
     {"save_compress", only_evaluates, "eval_only trains nothing"},
+    {"save_parity", only_evaluates, "eval_only trains nothing"},
     {"logging_steps", only_evaluates, "eval_only trains nothing"},
     {"dataloader_num_workers", only_evaluates, "eval_only trains nothing"},
     {"dump_steps", only_evaluates, "eval_only trains nothing"},

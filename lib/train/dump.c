@@ -4,7 +4,9 @@
  * comparison with another program: logits.safetensors (logits [B,S,V]), hidden.safetensors
  * (hidden.embed, hidden.layer.i, hidden.final_norm [B,S,H]), grads.safetensors (the mean gradient
  * before clipping under Hugging Face names). B is the global batch in its order. Rank 0 writes; the
- * others send it their micro-batches, and their pieces of gradients. A dump may allocate.
+ * others send it their micro-batches, and their pieces of gradients. Where there are pipeline stages
+ * micro-batches wait in memory until the schedule has run: a stage must not wait for rank 0 in the
+ * middle of it. A dump may allocate.
  */
 #include "train_internal.h"
 
@@ -13,6 +15,7 @@
 #include <pf/safetensors.h>
 
 #include <stdio.h>
+#include <string.h>
 
 /* Elements of a gradient that are divided at a time. */
 enum { MEAN_CHUNK = 1 << 16 };
@@ -20,7 +23,10 @@ enum { MEAN_CHUNK = 1 << 16 };
 struct dump {
     char *dir, *final; /* where it is written, and what it is called when it is whole; rank 0 */
     struct pf_st_writer *logits, *hidden; /* NULL: not asked for, or not rank 0 */
+    struct pf_model_chunk *chunks;        /* of this stage */
     float *buffer; /* one micro-batch of the widest tensor; NULL for gradients alone */
+    float **kept;  /* [tensors, micro-batches] what this rank is to send; NULL: nothing */
+    int err;       /* rank 0: why a write failed; the others send all the same */
 };
 
 bool train_dump_due(const struct pf_trainer *t)
@@ -83,9 +89,50 @@ static int open_hidden(struct pf_trainer *t, struct dump *d)
     return writer_begin(d->dir, "hidden.safetensors", d->hidden);
 }
 
-static void dump_free(struct dump *d)
+/* Tensors of activations: the logits, then the hidden states from the embedding on. */
+static int64_t n_tensors(const struct pf_trainer *t)
 {
+    return t->spec.n_layers + 3;
+}
+
+static bool is_wanted(const struct pf_trainer *t, int64_t tensor)
+{
+    return (t->config->dump & (tensor == 0 ? PF_DUMP_LOGITS : PF_DUMP_HIDDEN)) != 0;
+}
+
+static int64_t width_of(const struct pf_trainer *t, int64_t tensor)
+{
+    return tensor == 0 ? t->spec.vocab_size : t->spec.hidden;
+}
+
+/* The rank that has a tensor of data rank r's micro-batches: of the stage whose chunk has the layer, or
+ * the head, the first of the tensor-parallel ranks, which all have the whole. */
+static int holder_of(const struct pf_trainer *t, int64_t tensor, int r)
+{
+    const int64_t *const starts = pf_placement_starts(t->place);
+    const struct pf_mesh *const mesh = &t->table->mesh;
+    const int n_sharding = mesh->degree[PF_AXIS_SHARDING];
+    int coord[PF_AXIS_COUNT] = {0}, chunk = t->par.degree[PF_AXIS_PP] * t->par.vpp - 1;
+
+    while (tensor > 0 && tensor <= t->spec.n_layers && starts[chunk] > tensor - 1) {
+        chunk--;
+    }
+    coord[PF_AXIS_DP] = r / n_sharding;
+    coord[PF_AXIS_SHARDING] = r % n_sharding;
+    coord[PF_AXIS_PP] = pf_parallel_stage_of(&t->par, chunk);
+    return pf_mesh_rank(mesh, coord);
+}
+
+static void dump_free(const struct pf_trainer *t, struct dump *d)
+{
+    const int64_t n = n_tensors(t) * t->config->gradient_accumulation_steps;
+
     if (d) {
+        for (int64_t i = 0; d->kept && i < n; i++) {
+            pf_free(d->kept[i]);
+        }
+        pf_free(d->kept);
+        pf_free(d->chunks);
         pf_st_writer_free(d->logits);
         pf_st_writer_free(d->hidden);
         pf_free(d->buffer);
@@ -95,68 +142,126 @@ static void dump_free(struct dump *d)
     }
 }
 
+static int allocate(struct pf_trainer *t, struct dump *d)
+{
+    const int64_t v = t->spec.vocab_size, h = t->spec.hidden,
+                  n = n_tensors(t) * t->config->gradient_accumulation_steps;
+
+    if (!(t->config->dump & (PF_DUMP_LOGITS | PF_DUMP_HIDDEN))) {
+        return 0;
+    }
+    d->buffer =
+        pf_calloc_array((size_t)(pf_model_n_tokens(t->model) * (v > h ? v : h)), sizeof *d->buffer);
+    d->kept = pf_calloc_array((size_t)n, sizeof *d->kept);
+    d->chunks = pf_calloc_array((size_t)t->par.vpp, sizeof *d->chunks);
+    if (!d->buffer || !d->kept || !d->chunks) {
+        return PF_ENOMEM;
+    }
+    (void)train_stage_chunks(t, t->groups.stage, d->chunks);
+    return 0;
+}
+
+static int open_files(struct pf_trainer *t, struct dump *d)
+{
+    d->dir = pf_asprintf("%s/dump/.step-%06lld", t->config->output_dir, (long long)t->step);
+    d->final = pf_asprintf("%s/dump/step-%06lld", t->config->output_dir, (long long)t->step);
+    PF_TRY(d->dir && d->final ? 0 : PF_ENOMEM);
+    PF_TRY(pf_rmtree(d->dir));
+    PF_TRY(pf_mkdirs(d->dir));
+    PF_TRY(t->config->dump & PF_DUMP_LOGITS ? open_logits(t, d) : 0);
+    return t->config->dump & PF_DUMP_HIDDEN ? open_hidden(t, d) : 0;
+}
+
 int train_dump_begin(struct pf_trainer *t)
 {
     struct dump *const d = pf_alloc(sizeof *d);
-    int err = 0;
+    int err = d ? 0 : PF_ENOMEM;
 
-    if (!d) {
-        return PF_ENOMEM;
-    }
     t->dump = d;
-    if (t->config->dump & (PF_DUMP_LOGITS | PF_DUMP_HIDDEN)) {
-        const int64_t v = t->spec.vocab_size, h = t->spec.hidden;
-        d->buffer = pf_calloc_array((size_t)(pf_model_n_tokens(t->model) * (v > h ? v : h)),
-                                    sizeof *d->buffer);
-        err = d->buffer ? 0 : PF_ENOMEM;
-    }
+    err = err ? err : allocate(t, d);
     if (!err && pf_comm_rank(t->world) == 0) {
-        d->dir = pf_asprintf("%s/dump/.step-%06lld", t->config->output_dir, (long long)t->step);
-        d->final = pf_asprintf("%s/dump/step-%06lld", t->config->output_dir, (long long)t->step);
-        err = d->dir && d->final ? pf_rmtree(d->dir) : PF_ENOMEM;
-        err = err ? err : pf_mkdirs(d->dir);
-        if (!err && (t->config->dump & PF_DUMP_LOGITS)) {
-            err = open_logits(t, d);
-        }
-        if (!err && (t->config->dump & PF_DUMP_HIDDEN)) {
-            err = open_hidden(t, d);
-        }
+        err = open_files(t, d);
     }
     return pf_comm_all_agree(t->world, err, NULL);
 }
 
-/* Every rank gives one micro-batch [b,S,width] of tensor `name`; rank 0 puts each where it belongs.
- * buffer may be data. */
-static int gather(struct pf_trainer *t, struct pf_st_writer *w, size_t tensor, int micro,
-                  const float *data, int64_t width)
+/* Every data rank's micro-batch [b,S,width] of a tensor goes to rank 0, which puts each where it belongs.
+ * mine: this rank's, where it holds one; it may be the buffer. */
+static int hand_over(struct pf_trainer *t, int64_t tensor, int64_t micro, const float *mine)
 {
-    const size_t bytes = (size_t)(pf_model_n_tokens(t->model) * width) * sizeof(float);
+    struct dump *const d = t->dump;
+    const size_t bytes =
+        (size_t)(pf_model_n_tokens(t->model) * width_of(t, tensor)) * sizeof(float);
+    const int rank = pf_comm_rank(t->world);
 
-    if (t->dp_rank != 0) {
-        return pf_comm_send(t->groups.data, data, bytes, 0, 0);
-    }
     for (int r = 0; r < t->dp_size; r++) {
-        const uint64_t at = ((uint64_t)micro * (uint64_t)t->dp_size + (uint64_t)r) * bytes;
-        if (r > 0) {
-            PF_TRY(pf_comm_recv(t->groups.data, t->dump->buffer, bytes, r, 0));
+        const int holder = holder_of(t, tensor, r);
+        if (rank != 0) {
+            PF_TRY(rank == holder ? pf_comm_send(t->world, mine, bytes, 0, 0) : 0);
+            continue;
         }
-        PF_TRY(pf_st_writer_write(w, tensor, at, r > 0 ? t->dump->buffer : data, bytes));
+        PF_TRY(holder != 0 ? pf_comm_recv(t->world, d->buffer, bytes, holder, 0) : 0);
+        if (!d->err) {
+            d->err = pf_st_writer_write(
+                tensor == 0 ? d->logits : d->hidden, tensor == 0 ? 0 : (size_t)tensor - 1,
+                (uint64_t)(micro * t->dp_size + r) * bytes, holder != 0 ? d->buffer : mine, bytes);
+        }
     }
+    return 0;
+}
+
+/* What is in the buffer goes to rank 0, now or when the schedule has run. */
+static int keep(struct pf_trainer *t, int64_t tensor, int64_t micro)
+{
+    struct dump *const d = t->dump;
+    const int64_t n = pf_model_n_tokens(t->model) * width_of(t, tensor);
+
+    if (t->groups.n_stages == 1) {
+        return hand_over(t, tensor, micro, d->buffer);
+    }
+    if (pf_comm_rank(t->world) != holder_of(t, tensor, t->dp_rank)) {
+        return 0;
+    }
+    float *const copy = pf_calloc_array((size_t)n, sizeof *copy);
+    if (!copy) {
+        return PF_ENOMEM;
+    }
+    memcpy(copy, d->buffer, (size_t)n * sizeof *copy);
+    d->kept[tensor * t->config->gradient_accumulation_steps + micro] = copy;
     return 0;
 }
 
 int train_dump_micro(struct pf_trainer *t, int micro, int chunk, int live)
 {
+    const int64_t n = t->spec.n_layers;
     struct dump *const d = t->dump;
 
-    if (t->config->dump & PF_DUMP_LOGITS) {
-        PF_TRY(pf_model_logits(t->model, live, d->buffer));
-        PF_TRY(gather(t, d->logits, 0, micro, d->buffer, t->spec.vocab_size));
+    if (!d->chunks) {
+        return 0; /* gradients alone */
     }
-    if (t->config->dump & PF_DUMP_HIDDEN) {
-        for (int64_t i = 0; i < t->spec.n_layers + 2; i++) {
-            PF_TRY(pf_model_hidden(t->model, chunk, live, i, d->buffer));
-            PF_TRY(gather(t, d->hidden, (size_t)i, micro, d->buffer, t->spec.hidden));
+    const struct pf_model_chunk *const c = &d->chunks[chunk];
+    if (c->head && is_wanted(t, 0)) {
+        PF_TRY(pf_model_logits(t->model, live, d->buffer));
+        PF_TRY(keep(t, 0, micro));
+    }
+    for (int64_t i = c->first_layer; is_wanted(t, 1) && i < (c->head ? n + 2 : c->end_layer); i++) {
+        PF_TRY(pf_model_hidden(t->model, chunk, live, i, d->buffer));
+        PF_TRY(keep(t, 1 + i, micro));
+    }
+    return 0;
+}
+
+/* What the stages have kept. */
+static int hand_over_kept(struct pf_trainer *t)
+{
+    const int64_t n_micro = t->config->gradient_accumulation_steps;
+
+    if (!t->dump->kept || t->groups.n_stages == 1) {
+        return 0;
+    }
+    for (int64_t k = 0; k < n_tensors(t); k++) {
+        for (int64_t m = 0; is_wanted(t, k) && m < n_micro; m++) {
+            PF_TRY(hand_over(t, k, m, t->dump->kept[k * n_micro + m]));
         }
     }
     return 0;
@@ -243,27 +348,29 @@ int train_dump_grads(struct pf_trainer *t, double scale)
     return pf_comm_all_agree(t->world, err, NULL);
 }
 
+static int finish(struct dump *d)
+{
+    PF_TRY(d->err);
+    PF_TRY(d->logits ? pf_st_writer_finish(d->logits, false) : 0);
+    PF_TRY(d->hidden ? pf_st_writer_finish(d->hidden, false) : 0);
+    PF_TRY(pf_rmtree(d->final)); /* of a run that was resumed before this step */
+    return pf_rename_durable(d->dir, d->final);
+}
+
 int train_dump_end(struct pf_trainer *t)
 {
-    struct dump *const d = t->dump;
-    int err = 0;
+    int err = hand_over_kept(t);
 
-    if (d && d->logits) {
-        err = pf_st_writer_finish(d->logits, false);
+    if (!err && pf_comm_rank(t->world) == 0) {
+        err = finish(t->dump);
     }
-    if (d && d->hidden && !err) {
-        err = pf_st_writer_finish(d->hidden, false);
-    }
-    if (d && d->final && !err) {
-        err = pf_rmtree(d->final); /* of a run that was resumed before this step */
-        err = err ? err : pf_rename_durable(d->dir, d->final);
-    }
+    err = pf_comm_all_agree(t->world, err, NULL);
     train_dump_abandon(t);
     return err;
 }
 
 void train_dump_abandon(struct pf_trainer *t)
 {
-    dump_free(t->dump);
+    dump_free(t, t->dump);
     t->dump = NULL;
 }

@@ -62,18 +62,19 @@ static int thread_count(struct pf_trainer *t, int *threads_out)
 
 static int choose_one(struct pf_trainer *t, const struct pf_json *row, bool *same_out)
 {
-    const char *op_name, *dtype_name, *variant, *product;
+    const char *op_name, *dtype_name, *variant, *product_name;
+    enum pf_ops_product product;
     enum pf_op op;
     enum pf_dtype dtype;
 
     PF_TRY(pf_json_need_string(row, "op", &op_name));
     PF_TRY(pf_json_need_string(row, "dtype", &dtype_name));
     PF_TRY(pf_json_need_string(row, "variant", &variant));
-    PF_TRY(pf_json_string(row, "product", NULL, &product));
+    PF_TRY(pf_json_string(row, "product", NULL, &product_name));
     if (pf_op_from_name(op_name, &op) != 0 || pf_dtype_parse(dtype_name, &dtype) != 0 ||
-        (product ? strcmp(product, "gradient") != 0 ||
-                       pf_ops_choose_gradient(t->ops, dtype, variant) != 0
-                 : pf_ops_choose(t->ops, op, dtype, variant) != 0)) {
+        (product_name ? pf_ops_product_from_name(product_name, &product) != 0 ||
+                            pf_ops_choose_product(t->ops, dtype, product, variant) != 0
+                      : pf_ops_choose(t->ops, op, dtype, variant) != 0)) {
         pf_error_clear();
         *same_out = false;
     }
@@ -112,7 +113,7 @@ static int choose_recorded(struct pf_trainer *t, const struct pf_json *run, cons
 /* Rank 0's choices, as many as a registry can hold: "" where a pair is not served. */
 struct choices {
     char variant[PF_OP_COUNT][PF_DTYPE_COUNT][16];
-    char gradient[PF_DTYPE_COUNT][16]; /* "": as the others */
+    char product[PF_OPS_PRODUCT_COUNT][PF_DTYPE_COUNT][16]; /* "": as the others */
 };
 
 static void list_choices(const struct pf_ops *ops, struct choices *choices_out)
@@ -120,9 +121,9 @@ static void list_choices(const struct pf_ops *ops, struct choices *choices_out)
     memset(choices_out, 0, sizeof *choices_out);
     for (int i = 0; i < pf_ops_n_choices(ops); i++) {
         const struct pf_ops_choice c = pf_ops_choice_at(ops, i);
-        char *const to =
-            c.gradient ? choices_out->gradient[c.dtype] : choices_out->variant[c.op][c.dtype];
-        (void)snprintf(to, sizeof choices_out->gradient[0], "%s", c.variant);
+        char *const to = c.product ? choices_out->product[c.product][c.dtype]
+                                   : choices_out->variant[c.op][c.dtype];
+        (void)snprintf(to, sizeof choices_out->variant[0][0], "%s", c.variant);
     }
 }
 
@@ -135,8 +136,12 @@ static int take_choices(struct pf_ops *ops, const struct choices *choices)
                 PF_TRY(pf_ops_choose(ops, (enum pf_op)op, (enum pf_dtype)d, variant));
             }
         }
-        if (*choices->gradient[d]) {
-            PF_TRY(pf_ops_choose_gradient(ops, (enum pf_dtype)d, choices->gradient[d]));
+        for (int p = PF_OPS_PRODUCT_OTHER + 1; p < PF_OPS_PRODUCT_COUNT; p++) {
+            const char *const variant = choices->product[p][d];
+            if (*variant) {
+                PF_TRY(
+                    pf_ops_choose_product(ops, (enum pf_dtype)d, (enum pf_ops_product)p, variant));
+            }
         }
     }
     return 0;
@@ -218,8 +223,8 @@ void train_print_kernels(const struct pf_trainer *t, struct pf_json_out *out)
         pf_json_out_object_begin(out);
         pf_json_out_member_string(out, "op", pf_op_name(choice.op));
         pf_json_out_member_string(out, "dtype", pf_dtype_name(choice.dtype));
-        if (choice.gradient) { /* the row before is of all other products */
-            pf_json_out_member_string(out, "product", "gradient");
+        if (choice.product) { /* the row without is of all other products */
+            pf_json_out_member_string(out, "product", pf_ops_product_name(choice.product));
         }
         pf_json_out_member_string(out, "variant", choice.variant);
         pf_json_out_object_end(out);

@@ -89,7 +89,7 @@ static int add_stage_models(struct pf_trainer *t, int number, struct pf_model_ch
     const size_t row = (size_t)t->spec.hidden * pf_dtype_bytes(c->dtype);
     struct pf_sched_facts facts[2];
     struct pf_model_plan sum = {0};
-    size_t boundaries = 0;
+    size_t boundaries = 0, sampling;
 
     PF_TRY(train_schedule_facts(t, number, &facts[0], &facts[1]));
     for (int eval = 0; eval < 2; eval++) {
@@ -114,6 +114,8 @@ static int add_stage_models(struct pf_trainer *t, int number, struct pf_model_ch
     add_memory(stage, "work", sum.work_bytes);
     add_memory(stage, "logits", sum.logits_bytes);
     add_memory(stage, "boundaries", boundaries);
+    PF_TRY(train_sample_bytes(t, chunks, n_chunks, &facts[1], &sampling));
+    add_memory(stage, "sampling", sampling);
     return 0;
 }
 
@@ -153,13 +155,9 @@ static void add_others(struct pf_trainer *t, size_t tables, struct stage_plan *s
 
 static int plan_stage(struct pf_trainer *t, int number, struct stage_plan *stage)
 {
-    size_t sampling;
-
     PF_TRY(add_state(t, number, stage));
     PF_TRY(add_models(t, number, stage));
     add_batches(t, stage);
-    PF_TRY(train_sample_bytes(t, &sampling));
-    add_memory(stage, "sampling", sampling);
     add_memory(stage, "profiling", train_profile_bytes(t));
     return 0;
 }
@@ -330,7 +328,7 @@ static void text_chunk(const struct pf_trainer *t, int chunk, struct pf_str *tex
 static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
 {
     pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n",
-                   pf_schedule_name(train_schedule_kind(t)), t->facts.peak_live,
+                   pf_schedule_name(t->schedule_kind), t->facts.peak_live,
                    t->facts.peak_live == 1 ? "batch" : "batches");
     for (int i = 0; i < t->table->mesh.degree[PF_AXIS_PP]; i++) {
         const char *separator = "";
@@ -363,9 +361,10 @@ static void text_kernels(const struct pf_trainer *t, struct pf_str *text)
     for (int i = 0; i < n; i++) {
         const struct pf_ops_choice choice = pf_ops_choice_at(t->ops, i);
         if (choice.dtype == PF_DTYPE_F32) {
-            pf_str_appendf(text, "%s %s%s=%s", n_listed && n_listed % 5 == 0 ? "\n          " : "",
-                           pf_op_name(choice.op), choice.gradient ? "_gradient" : "",
-                           choice.variant);
+            pf_str_appendf(text, "%s %s%s%s=%s",
+                           n_listed && n_listed % 5 == 0 ? "\n          " : "",
+                           pf_op_name(choice.op), choice.product ? "_" : "",
+                           pf_ops_product_name(choice.product), choice.variant);
             n_listed++;
         }
     }
@@ -517,7 +516,7 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     pf_str_init(&line);
     pf_json_out_key(out, "schedule");
     pf_json_out_object_begin(out);
-    pf_json_out_member_string(out, "mode", pf_schedule_name(train_schedule_kind(t)));
+    pf_json_out_member_string(out, "mode", pf_schedule_name(t->schedule_kind));
     pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
     pf_json_out_key(out, "segments");
     pf_json_out_array_begin(out);

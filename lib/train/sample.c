@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the model writes: at the steps of sample_steps and at the end rank 0 lets it continue
- * sample_prompt, byte by byte. Each token takes one forward of a small model of its own, of one
- * sequence as long as the finished text (or the training sequence, which then slides along); nothing
- * is cached. Which token is drawn depends on the weights, the seed and the step alone.
+ * What the model writes: at the steps of sample_steps and at the end the ranks that hold rank 0's model
+ * let it continue sample_prompt, byte by byte. Each token takes one forward of a small model of its own,
+ * of one sequence as long as the finished text (or the training sequence, which then slides along);
+ * nothing is cached. The rank with the head draws a token and tells the others. Which one depends on the
+ * weights, the seed and the step alone.
  */
 #include "train_internal.h"
 
@@ -18,6 +19,8 @@
 
 struct sampler {
     struct pf_model *model;
+    struct train_pipe *pipe;
+    int drawer;             /* of the model's ranks, the one that draws */
     int32_t *ids, *targets; /* [seq] */
     float *token_loss;      /* [seq], of no interest */
     float *logits;          /* [V] */
@@ -43,23 +46,36 @@ int64_t train_sample_seq(const struct pf_trainer *t)
     return whole < t->config->max_seq_length ? whole : t->config->max_seq_length;
 }
 
+/* Of this rank's part of the model. One sequence need not be cut among tensor-parallel ranks. */
 static struct pf_model_options model_options(const struct pf_trainer *t)
 {
-    return (struct pf_model_options){
-        .batch = 1, .seq = train_sample_seq(t), .n_live = 1, .dtype = t->config->dtype};
+    struct pf_model_options options = {.batch = 1,
+                                       .seq = train_sample_seq(t),
+                                       .n_live = t->eval_facts.n_slots,
+                                       .dtype = t->config->dtype};
+
+    train_part_options(t, &options);
+    options.sequence_parallel = false;
+    return options;
 }
 
-int train_sample_bytes(const struct pf_trainer *t, size_t *bytes_out)
+int train_sample_bytes(const struct pf_trainer *t, const struct pf_model_chunk *chunks,
+                       int n_chunks, const struct pf_sched_facts *facts, size_t *bytes_out)
 {
-    const struct pf_model_options options = model_options(t);
+    struct pf_model_options options = model_options(t);
     struct pf_model_plan plan = {0};
 
     *bytes_out = 0;
     if (!train_wants_sample(t->config)) {
         return 0;
     }
+    options.chunks = chunks;
+    options.n_chunks = n_chunks;
+    options.n_live = facts->n_slots;
     PF_TRY(pf_model_plan(&t->spec, &options, &plan));
     *bytes_out = plan.activation_bytes + plan.work_bytes + plan.logits_bytes +
+                 train_pipe_bytes(facts, (size_t)(options.seq * t->spec.hidden) *
+                                             pf_dtype_bytes(options.dtype)) +
                  (size_t)(3 * options.seq + t->spec.vocab_size) * sizeof(float);
     return 0;
 }
@@ -82,15 +98,46 @@ static int check_prompt(const struct pf_trainer *t)
     return 0;
 }
 
-int train_sample_new(struct pf_trainer *t)
+/* The number, among the ranks of one model, of the first that has the head. */
+static int find_drawer(const struct pf_trainer *t, int *drawer_out)
+{
+    const struct pf_mesh *const mesh = &t->table->mesh;
+    int *const ranks = pf_calloc_array((size_t)pf_mesh_size(mesh), sizeof *ranks);
+    int coord[PF_AXIS_COUNT], n = 0;
+
+    if (!ranks) {
+        return PF_ENOMEM;
+    }
+    pf_mesh_coords(mesh, pf_comm_rank(t->world), coord);
+    coord[PF_AXIS_TP] = 0;
+    coord[PF_AXIS_PP] = pf_parallel_stage_of(&t->par, t->par.degree[PF_AXIS_PP] * t->par.vpp - 1);
+    const int drawer = pf_mesh_rank(mesh, coord);
+    (void)pf_mesh_group(mesh, drawer, 1u << PF_AXIS_TP | 1u << PF_AXIS_PP, ranks);
+    while (ranks[n] != drawer) {
+        n++;
+    }
+    *drawer_out = n;
+    pf_free(ranks);
+    return 0;
+}
+
+static int make_model(struct pf_trainer *t, struct sampler *s)
 {
     const struct pf_model_options options = model_options(t);
 
+    s->seq = options.seq;
+    PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &options, &s->model));
+    pf_model_bind(s->model, train_weights(t), NULL);
+    return train_pipe_new(t, s->model, t->eval_schedule, &t->eval_facts, &s->pipe);
+}
+
+int train_sample_new(struct pf_trainer *t)
+{
     if (!train_wants_sample(t->config)) {
         return 0;
     }
     PF_TRY(check_prompt(t));
-    if (pf_comm_rank(t->world) != 0) {
+    if (t->dp_rank != 0) {
         return 0;
     }
     struct sampler *const s = pf_alloc(sizeof *s);
@@ -100,9 +147,8 @@ int train_sample_new(struct pf_trainer *t)
     t->sampler = s;
     pf_str_init(&s->bytes);
     pf_str_init(&s->text);
-    s->seq = options.seq;
-    PF_TRY(pf_model_new(&t->spec, t->table, t->layout, t->ops, &options, &s->model));
-    pf_model_bind(s->model, train_weights(t), NULL);
+    PF_TRY(find_drawer(t, &s->drawer));
+    PF_TRY(make_model(t, s));
     s->ids = pf_calloc_array((size_t)s->seq, sizeof *s->ids);
     s->targets = pf_calloc_array((size_t)s->seq, sizeof *s->targets);
     s->token_loss = pf_calloc_array((size_t)s->seq, sizeof *s->token_loss);
@@ -121,6 +167,7 @@ void train_sample_free(struct pf_trainer *t)
     if (!s) {
         return;
     }
+    train_pipe_free(s->pipe);
     pf_model_free(s->model);
     pf_free(s->ids);
     pf_free(s->targets);
@@ -173,22 +220,43 @@ static int64_t draw(const float *logits, int64_t n, double temperature, double u
     return last;
 }
 
+static int64_t choose(const struct pf_trainer *t, int64_t i)
+{
+    const uint64_t key = pf_rng_derive_name(t->config->seed, "sample");
+    const double temperature = t->config->sample_temperature;
+    const float *const logits = t->sampler->logits;
+    const int64_t v = t->spec.vocab_size;
+
+    return temperature == 0 ? most_likely(logits, v)
+                            : draw(logits, v, temperature,
+                                   pf_rng_uniform_f64(key, (uint64_t)t->step, (uint64_t)i));
+}
+
+/* What follows the context, where the head is. */
+static int read_logits(void *context, const struct pf_sched_step *step, int chunk)
+{
+    struct pf_trainer *const t = context;
+    struct sampler *const s = t->sampler;
+
+    return train_has_head(t, chunk)
+               ? pf_model_token_logits(s->model, step->live, s->n_context - 1, s->logits)
+               : 0;
+}
+
 static int next_token(struct pf_trainer *t, int64_t i, int64_t *token_out)
 {
     struct sampler *const s = t->sampler;
     const struct pf_model_batch batch = {.ids = s->ids, .targets = s->targets};
-    const double temperature = t->config->sample_temperature;
-    const int64_t v = t->spec.vocab_size;
+    const struct train_pass pass = {
+        .batches = &batch, .token_loss = s->token_loss, .after_forward = read_logits, .context = t};
+    int64_t token = 0;
 
-    PF_TRY(pf_model_forward(s->model, 0, 0, &batch, false, s->token_loss));
-    PF_TRY(pf_model_token_logits(s->model, 0, s->n_context - 1, s->logits));
-    if (temperature == 0) {
-        *token_out = most_likely(s->logits, v);
-        return 0;
+    PF_TRY(train_pipe_run(s->pipe, &pass));
+    if (pf_comm_rank(t->groups.model) == s->drawer) {
+        token = choose(t, i);
     }
-    const uint64_t key = pf_rng_derive_name(t->config->seed, "sample");
-    *token_out =
-        draw(s->logits, v, temperature, pf_rng_uniform_f64(key, (uint64_t)t->step, (uint64_t)i));
+    PF_TRY(pf_comm_broadcast(t->groups.model, &token, sizeof token, s->drawer));
+    *token_out = token;
     return 0;
 }
 

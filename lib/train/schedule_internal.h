@@ -30,4 +30,10 @@ int sched_check_stages(const struct pf_schedule *schedule, struct pf_sched_facts
 /* "schedule of stage 1, step 4: ..." */
 int sched_fault(int stage, int step, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* "F3", "W12"; with several chunks a letter for the stage's chunk behind: "F3b". Returns the length. */
+int sched_label(const struct pf_schedule *s, const struct pf_sched_step *step, char label[24]);
+
+/* The time of the shortest computing step that takes any. */
+double sched_shortest(const struct pf_schedule *s, const struct pf_sched_timeline *timeline);
+
 #endif

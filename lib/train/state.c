@@ -404,6 +404,7 @@ int train_save(struct pf_trainer *t)
                                       .state_json = state.text,
                                       .mesh_json = mesh.text,
                                       .codec = t->config->save_compress,
+                                      .parity = t->config->save_parity,
                                       .replace = t->resume != NULL,
                                       .total_limit = (int)t->config->save_total_limit};
     PF_TRY_GOTO(pf_ckpt_save(t->world, &save, live, n, &saved), out);

@@ -10,6 +10,7 @@
 #include <pf/dev.h>
 #include <pf/exactsum.h>
 #include <pf/file.h>
+#include <pf/grad_norm.h>
 #include <pf/groups.h>
 #include <pf/layout.h>
 #include <pf/model.h>
@@ -45,7 +46,7 @@ struct metrics {
 /* An open dump of one step, on rank 0. */
 struct dump;
 
-/* What writes text from the model, on rank 0. */
+/* What writes text from the model, on the ranks of rank 0's model. */
 struct sampler;
 
 /* What profile_steps and trace_steps measure. */
@@ -75,6 +76,7 @@ struct pf_trainer {
     struct pf_parallel par;     /* resolved */
     struct pf_placement *place; /* of the table's rows on the ranks */
     struct train_part *part;
+    enum pf_schedule_kind schedule_kind;
     struct pf_schedule *schedule;
     struct pf_sched_facts facts;
     struct pf_ops *ops;
@@ -83,6 +85,7 @@ struct pf_trainer {
     /* built by pf_trainer_build */
     struct pf_dev *dev;
     struct pf_layout *layout;
+    struct pf_grad_norm *norm;           /* what this rank counts of the gradient */
     struct pf_model *model, *eval_model; /* the same object where the batch is the same */
     float *master;                       /* fp32 parameters, which AdamW updates */
     uint16_t *narrow; /* the same as stored and computed with, in bf16 or fp16; NULL in fp32 */
@@ -110,7 +113,7 @@ struct pf_trainer {
     int output_lock; /* rank 0: output_dir, held against other runs; -1: not held */
     struct metrics metrics;
     struct dump *dump;
-    struct sampler *sampler; /* NULL where no text is asked for, or not rank 0 */
+    struct sampler *sampler; /* NULL where no text is asked for, or not of rank 0's model */
     struct profile *profile; /* NULL where no step is watched */
 };
 
@@ -226,8 +229,7 @@ void train_part_free(struct pf_trainer *t);
 void train_part_options(const struct pf_trainer *t, struct pf_model_options *options);
 int train_reduce_grads(struct pf_trainer *t);
 
-/* trainer.c: the schedule that the config asks for; what a stage needs to run its lists. */
-enum pf_schedule_kind train_schedule_kind(const struct pf_trainer *t);
+/* trainer.c: what a stage needs to run its lists. */
 int train_schedule_facts(struct pf_trainer *t, int stage, struct pf_sched_facts *train_out,
                          struct pf_sched_facts *eval_out);
 
@@ -263,11 +265,13 @@ int train_dump_grads(struct pf_trainer *t, double scale);
 int train_dump_end(struct pf_trainer *t);
 void train_dump_abandon(struct pf_trainer *t); /* a step that failed: nothing gets a final name */
 
-/* sample.c: is text asked for; its cost: tokens of a forward, bytes held, arithmetic of one text; and
- * write one at this step (nothing above rank 0). */
+/* sample.c: is text asked for; its cost: tokens of a forward, bytes held by a rank with these chunks of
+ * the model, arithmetic of one text; and write one at this step: the ranks of rank 0's model together, the
+ * others do nothing. */
 bool train_wants_sample(const struct pf_config *config);
 int64_t train_sample_seq(const struct pf_trainer *t);
-int train_sample_bytes(const struct pf_trainer *t, size_t *bytes_out);
+int train_sample_bytes(const struct pf_trainer *t, const struct pf_model_chunk *chunks,
+                       int n_chunks, const struct pf_sched_facts *facts, size_t *bytes_out);
 double train_sample_flops(const struct pf_trainer *t);
 int train_sample_new(struct pf_trainer *t);
 void train_sample_free(struct pf_trainer *t);

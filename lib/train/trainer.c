@@ -215,28 +215,18 @@ static int make_groups(struct pf_trainer *t)
     return train_part_new(t);
 }
 
-/* Several chunks on a stage ask for a schedule that knows of them. */
-enum pf_schedule_kind train_schedule_kind(const struct pf_trainer *t)
-{
-    const struct pf_config *const c = t->config;
-
-    if (c->balanced && t->par.vpp > 1) {
-        return PF_SCHEDULE_BALANCED;
-    }
-    if (c->split_backward) {
-        return PF_SCHEDULE_ZERO_BUBBLE;
-    }
-    return c->schedule == PF_SCHEDULE_1F1B && t->par.vpp > 1 ? PF_SCHEDULE_INTERLEAVED
-                                                             : c->schedule;
-}
-
 static int make_schedules(struct pf_trainer *t)
 {
-    struct pf_schedule_options options = {.kind = train_schedule_kind(t),
-                                          .n_stages = t->par.degree[PF_AXIS_PP],
+    const struct pf_config *const c = t->config;
+    const struct pf_schedule_keys keys = {.mode = c->schedule,
+                                          .best_unbalanced_scheduler = c->balanced,
+                                          .split_backward = c->split_backward};
+    struct pf_schedule_options options = {.n_stages = t->par.degree[PF_AXIS_PP],
                                           .vpp = t->par.vpp,
-                                          .n_micro = (int)t->config->gradient_accumulation_steps};
+                                          .n_micro = (int)c->gradient_accumulation_steps};
 
+    PF_TRY(pf_schedule_choose(&keys, t->par.vpp, &t->schedule_kind));
+    options.kind = t->schedule_kind;
     PF_TRY(pf_schedule_new(&options, &t->schedule));
     options.kind = PF_SCHEDULE_EVAL;
     options.n_micro = 1;
@@ -344,6 +334,7 @@ void pf_trainer_free(struct pf_trainer *t)
     train_pipe_free(t->pipe);
     train_pipe_free(t->eval_pipe);
     pf_free(t->batches);
+    pf_grad_norm_free(t->norm);
     pf_layout_free(t->layout);
     pf_data_free(t->data);
     pf_data_free(t->eval_data);
@@ -537,6 +528,7 @@ static int allocate_all(struct pf_trainer *t)
     }
     PF_TRY(train_schedule_facts(t, t->groups.stage, &t->facts, &t->eval_facts));
     PF_TRY(pf_layout_new(t->place, pf_comm_rank(t->world), &t->layout));
+    PF_TRY(pf_grad_norm_new(t->place, PF_ROLE_WEIGHT, pf_comm_rank(t->world), false, &t->norm));
     PF_TRY(train_part_build(t));
     PF_TRY(open_data(t));
     PF_TRY(make_readers(t));

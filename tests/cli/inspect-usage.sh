@@ -62,9 +62,7 @@ refuses 4 "cannot create 'nowhere/.pf-inspect-" env nowhere
 refuses 4 "cannot open 'nowhere'" show nowhere
 refuses 4 "cannot open 'nowhere'" verify nowhere
 refuses 4 "cannot open 'nowhere'" diff "$model" nowhere
-for command in globals schedule; do
-    refuses 7 "'$command' is not in this build" "$command" "$model"
-done
+refuses 7 "'globals' is not in this build" globals "$model"
 
 mkdir empty
 refuses 3 "no checkpoint in 'empty'" show empty
@@ -104,7 +102,7 @@ if command -v python3 >/dev/null; then
     ok "$([ "$(wc -l <err)" = 1 ]; echo $?)" "and stderr one line"
     "$inspect" --json shw >out 2>err
     json_says "False usage None" "d['ok'], d['error']['kind'], d['command']" "misuse: kind usage"
-    "$inspect" --json schedule x >out 2>err
+    "$inspect" --json globals x >out 2>err
     json_says "unsupported" "d['error']['kind']" "a command that is not built: kind unsupported"
     "$inspect" --json show empty >out 2>err
     json_says "incomplete" "d['error']['kind']" "an empty directory: kind incomplete"

@@ -154,6 +154,53 @@ static int short_early_message(void)
     return pf_comm_barrier(world);
 }
 
+/* Rank 1 leaves out a collective and goes on: to another one, to one of the same kind, to no other
+ * (it sleeps), or to the end. job_ends.sh finds the lines by their marks. */
+static int skip_first(void)
+{
+    float x = 1;
+
+    return rank == 1 ? 0 : pf_comm_all_reduce(world, &x, 1, PF_COMM_F32, PF_COMM_SUM); /* SKIPPED */
+}
+
+static int skip_to_other(void)
+{
+    PF_TRY(skip_first());
+    return pf_comm_broadcast(world, data, sizeof data, 0); /* OTHER */
+}
+
+static int skip_to_same(void)
+{
+    float x = 1;
+
+    PF_TRY(skip_first());
+    PF_TRY(pf_comm_all_reduce(world, &x, 1, PF_COMM_F32, PF_COMM_SUM)); /* SAME */
+    return pf_comm_barrier(world);                                      /* BARRIER */
+}
+
+static int skip_to_sleep(void)
+{
+    PF_TRY(skip_first());
+    pf_time_sleep(30);
+    return 0;
+}
+
+static int skip_to_end(void)
+{
+    return skip_first();
+}
+
+/* The group of all has the same numbers on all ranks, but rank 1 waits elsewhere. */
+static int skip_to_group(void)
+{
+    struct pf_comm *low;
+
+    PF_TRY(pf_comm_split(world, (int[]){0, 1}, 2, "low", &low));
+    let_rank_0_begin();
+    PF_TRY(skip_first());
+    return pf_comm_barrier(low); /* GROUP */
+}
+
 static int own_fault(void)
 {
     if (rank == 1) {
@@ -225,6 +272,11 @@ static const struct {
     {"missing-early-message", missing_early_message},
     {"sleeping-sender", sleeping_sender},
     {"short-early-message", short_early_message},
+    {"skip-to-other", skip_to_other},
+    {"skip-to-same", skip_to_same},
+    {"skip-to-sleep", skip_to_sleep},
+    {"skip-to-end", skip_to_end},
+    {"skip-to-group", skip_to_group},
     {"own-fault", own_fault},
     {"agreed-fault", agreed_fault},
     {"killed", killed_rank},
@@ -261,7 +313,7 @@ int main(int argc, char **argv)
     rank = pf_comm_rank(world);
     size = pf_comm_size(world);
     err = run();
-    err = err ? err : pf_comm_finalize(world);
+    err = err ? err : pf_comm_finalize(world); /* END */
     if (err) {
         if (pf_comm_speaks(world)) {
             fprintf(stderr, "job_end: %s\n", pf_error_message());

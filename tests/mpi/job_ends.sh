@@ -25,7 +25,9 @@ now_ms()
 
 # ends RANKS WAY TIMEOUT_S STATUS WITHIN_S MESSAGE CLAIM: run the job; its status must be STATUS, it
 # must end within the time, and exactly one line of job_end's must match the extended regular
-# expression MESSAGE (none if it is empty).
+# expression MESSAGE (none if it is empty). Call sites in brackets are left out of the line unless
+# keep_sites is set.
+keep_sites=
 ends()
 {
     n=$((n + 1))
@@ -33,6 +35,7 @@ ends()
     timeout -k 1 60 "$mpirun" -n "$1" "$program" "$2" "$3" >"$tmp/out" 2>"$tmp/err"
     status=$?
     took=$(($(now_ms) - start))
+    [ -n "$keep_sites" ] || sed -i 's, (tests/mpi/job_end\.c:[0-9]*),,g' "$tmp/err"
     lines=$(grep -c '^job_end: \|^pf: bug' "$tmp/err")
     if [ -n "$6" ]; then
         right=$(grep -c -E "^(job_end|pf): $6\$" "$tmp/err")
@@ -86,6 +89,32 @@ within 1 s" \
 ends 2 short-early-message 1 6 5 "rank 0 expects 8 bytes from rank 1 at recv from rank 1 with tag 5 in \
 group 'world' and got 4" \
     "a message that is shorter than was expected early is found"
+# Call sites: the file and the line of a mark.
+at()
+{
+    echo "tests/mpi/job_end.c:$(grep -n "/\* $1 \*/" "$here/tests/mpi/job_end.c" | cut -d: -f1)"
+}
+
+keep_sites=1
+for ranks in 2 4; do
+    ends $ranks skip-to-other 1 6 6 "ranks disagree: number 1 of group 'world' is all_reduce on rank \
+[0-9] \($(at SKIPPED)\), broadcast on rank 1 \($(at OTHER)\)|ranks disagree: number 1 of group \
+'world' is broadcast on rank 1 \($(at OTHER)\), all_reduce on rank [0-9] \($(at SKIPPED)\)" \
+        "a collective that one of $ranks skipped for another: both call sites are named"
+    ends $ranks skip-to-same 1 6 6 "ranks disagree: number 2 of group 'world' is .*rank 1 \
+\($(at BARRIER)\).*; number 1 was called at .*$(at SKIPPED) on rank .*" \
+        "a collective that one of $ranks skipped for one of its kind: where they parted is named"
+done
+ends 2 skip-to-end 1 6 6 "ranks disagree: number 1 of group 'world' is .*\
+\($(at SKIPPED)\).*" \
+    "a collective that one of 2 skipped before it ended"
+ends 2 skip-to-sleep 1 6 6 "rank 1 did not arrive at all_reduce number 1 of group 'world' \
+\($(at SKIPPED)\) within 1 s" \
+    "a collective that one of 2 skipped, and then slept"
+ends 3 skip-to-group 1 6 6 "rank 1 did not arrive at all_reduce number [0-9]+ of group 'world' \
+\($(at SKIPPED)\) within 1 s: it waits at barrier number 1 of group 'low' \($(at GROUP)\)" \
+    "a collective that one skipped for another group's: both call sites are named"
+keep_sites=
 ends 2 own-fault 30 3 5 "cannot read 'x'" "a rank that fails by itself ends all with its status"
 ends 2 agreed-fault 30 3 5 "rank 1: cannot read 'x'" "an agreed fault is told once, with its rank"
 ends 2 config 30 6 5 "the configuration differs between rank 0 and rank 1" \

@@ -132,6 +132,7 @@ static const struct flip {
     {"save_total_limit", "save_steps=1", "save_total_limit=null", "save_total_limit=1", FILES},
     {"save_compress", "save_steps=2", "save_compress=none", "save_compress=zstd",
      "wc -c <out/checkpoint-000002/optim-00000.safetensors"},
+    {"save_parity", "save_steps=2", "save_parity=false", "save_parity=true", FILES},
     {"save_hf_steps", "", "save_hf_steps=-1", "save_hf_steps=2", FILES},
     {"resume_from_checkpoint", "", "", "resume_from_checkpoint=before/checkpoint-000002", STEPS},
     {"ignore_data_skip", "resume_from_checkpoint=before/checkpoint-000002",

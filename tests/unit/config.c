@@ -641,6 +641,7 @@ static void test_scope(void)
         "pp_delay_scale_loss",
         "save_hf_steps",
         "save_compress",
+        "save_parity",
         "resume_from_checkpoint",
         "ignore_data_skip",
         "skip_data_intervals",

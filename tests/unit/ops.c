@@ -418,12 +418,42 @@ static void a_measurement_keeps_within_its_time(void)
             skip("a measurement keeps within its time", "nothing to choose from");
         } else {
             const double busy = seen.n * fake_step;
-            const bool has_begun = seen.n > 0 || fake_step > PF_OPS_MEASURE_SECONDS / 6;
+            const bool has_begun =
+                seen.n > 0 || fake_step > PF_OPS_MEASURE_SECONDS / (3 * PF_OPS_PRODUCT_COUNT);
             ok(err == 0 && has_begun && busy <= PF_OPS_MEASURE_SECONDS + fake_step,
                "%d products of %g s: at most the last ends after the limit", seen.n, fake_step);
         }
         pf_ops_free(ops);
     }
+}
+
+static void products_are_of_kinds(void)
+{
+    struct pf_gemm_args g = {.m = 7, .n = 100, .k = 199, .c_dtype = PF_DTYPE_F32};
+    enum pf_ops_product product;
+    bool named = true;
+
+    ok(pf_ops_product_of(&g) == PF_OPS_PRODUCT_INPUT, "b as it lies: the gradient of an input");
+    g.k = 200;
+    ok(pf_ops_product_of(&g) == PF_OPS_PRODUCT_INPUT_LONG, "k twice n is long");
+    g.trans_b = true;
+    ok(pf_ops_product_of(&g) == PF_OPS_PRODUCT_LONG, "of a forward product too");
+    g.m = 70000;
+    ok(pf_ops_product_of(&g) == PF_OPS_PRODUCT_LONG, "the number of tokens does not matter");
+    g.k = 199;
+    ok(pf_ops_product_of(&g) == PF_OPS_PRODUCT_OTHER, "others are plain");
+    g.trans_b = false;
+    g.trans_a = true;
+    ok(pf_ops_product_of(&g) == PF_OPS_PRODUCT_OTHER, "a transposed alone is no gradient");
+    g.accumulate = true;
+    ok(pf_ops_product_of(&g) == PF_OPS_PRODUCT_GRADIENT, "added to fp32 it is one");
+    for (int p = 0; p < PF_OPS_PRODUCT_COUNT; p++) {
+        named =
+            named &&
+            pf_ops_product_from_name(pf_ops_product_name((enum pf_ops_product)p), &product) == 0 &&
+            product == (enum pf_ops_product)p;
+    }
+    ok(named && pf_ops_product_from_name("wide", &product) == PF_EINVAL, "kinds have names");
 }
 
 static void gradients_may_have_another_row(void)
@@ -439,7 +469,8 @@ static void gradients_may_have_another_row(void)
     g.c = c;
     g.ldc = 2;
     g.c_dtype = PF_DTYPE_F32;
-    ok(pf_ops_choose_gradient(ops, PF_DTYPE_F32, "ref") == 0 && pf_ops_n_choices(ops) == n + 1,
+    ok(pf_ops_choose_product(ops, PF_DTYPE_F32, PF_OPS_PRODUCT_GRADIENT, "ref") == 0 &&
+           pf_ops_n_choices(ops) == n + 1,
        "a row for weight gradients is one choice more");
     pf_ops_observe(ops, see, &seen);
     ok(pf_op_gemm(ops, PF_DTYPE_F32, &g) == 0 && strcmp(seen.last.kernel->variant, "ref") != 0,
@@ -450,9 +481,9 @@ static void gradients_may_have_another_row(void)
     ok(pf_ops_choices_digest(ops) != pf_ops_choices_digest(other), "it enters the digest");
     for (int i = 0; i < pf_ops_n_choices(ops); i++) {
         const struct pf_ops_choice choice = pf_ops_choice_at(ops, i);
-        there = there || (choice.gradient && choice.op == PF_OP_GEMM);
-        if ((choice.gradient
-                 ? pf_ops_choose_gradient(other, choice.dtype, choice.variant)
+        there = there || (choice.product && choice.op == PF_OP_GEMM);
+        if ((choice.product
+                 ? pf_ops_choose_product(other, choice.dtype, choice.product, choice.variant)
                  : pf_ops_choose(other, choice.op, choice.dtype, choice.variant)) != 0) {
             ok(false, "a recorded choice serves: %s", pf_error_message());
         }
@@ -460,7 +491,7 @@ static void gradients_may_have_another_row(void)
     ok(there && pf_ops_choices_digest(ops) == pf_ops_choices_digest(other), "and is restored");
     ok(pf_ops_choose(ops, PF_OP_GEMM, PF_DTYPE_F32, "generic") == 0 && pf_ops_n_choices(ops) == n,
        "a choice for gemm is one for its gradients too");
-    ok(pf_ops_choose_gradient(ops, PF_DTYPE_F32, "abacus") == PF_ENOTSUP,
+    ok(pf_ops_choose_product(ops, PF_DTYPE_F32, PF_OPS_PRODUCT_GRADIENT, "abacus") == PF_ENOTSUP,
        "an unknown row is refused for them too");
     pf_ops_free(ops);
     pf_ops_free(other);
@@ -480,6 +511,7 @@ int main(void)
     calls_can_be_watched();
     work_is_counted();
     pf_ops_free(NULL);
+    products_are_of_kinds();
     gradients_may_have_another_row();
     a_measurement_keeps_within_its_time();
     a_measurement_is_kept();
