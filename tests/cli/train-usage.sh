@@ -59,8 +59,8 @@ refuses 2 "'--plam'" --plam config.json
 refuses 2 "'max_steps' is not key=value" config.json max_steps
 refuses 2 "--stop takes no config" --stop out config.json
 refuses 2 "'nowhere' is not the output_dir of a run" --stop nowhere
-refuses 7 "--compare-layout is not in this build" --compare-layout tp=2 config.json
-refuses 7 "--supervise and --launch are not in this build" --supervise --launch 'mpirun -n 2' config.json
+refuses 2 "unknown word 'tq' in a layout: did you mean 'tp'?" --compare-layout tq=2 config.json
+refuses 7 "--supervise is not in this build" --supervise --launch 'mpirun -n 2' config.json
 refuses 2 "unknown device 'none'" --plan config.json device=none
 refuses 7 "cuda" --plan config.json device=cuda
 for family in mixtral qwen3_moe ernie4_5_moe; do
