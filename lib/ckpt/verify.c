@@ -170,8 +170,8 @@ static int verify_step(const struct pf_ckpt *ckpt, struct ckpt_report *report)
         return 0;
     }
     return ckpt_fault(report, PF_EFORMAT, "manifest",
-                      "'%s/%s' is of step %lld, which is not the directory's",
-                      ckpt->dir, CKPT_MANIFEST, (long long)ckpt->step);
+                      "'%s/%s' is of step %lld, which is not the directory's", ckpt->dir,
+                      CKPT_MANIFEST, (long long)ckpt->step);
 }
 
 /* Compressed pieces ----------------------------------------------------------------------------- */
