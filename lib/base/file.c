@@ -216,39 +216,6 @@ bool pf_path_is_file(const char *path)
 
 /* --- directories and durability --- */
 
-static int make_dir(const char *path)
-{
-    if (mkdir(path, 0777) == 0) {
-        return 0;
-    }
-    const int why = errno;
-    if (pf_path_is_dir(path)) {
-        return 0;
-    }
-    errno = why == EEXIST ? ENOTDIR : why;
-    return pf_fail_errno(PF_EIO, "cannot create directory '%s'", path);
-}
-
-int pf_mkdirs(const char *path)
-{
-    char *const prefix = pf_strdup(path);
-    int err = 0;
-
-    if (!prefix) {
-        return PF_ENOMEM;
-    }
-    for (char *slash = strchr(prefix + (*prefix == '/'), '/'); slash;
-         slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        PF_TRY_GOTO(make_dir(prefix), out);
-        *slash = '/';
-    }
-    err = make_dir(prefix);
-out:
-    pf_free(prefix);
-    return err;
-}
-
 int pf_fsync(int fd, const char *path)
 {
     int result;
@@ -282,6 +249,39 @@ static int fsync_parent(const char *path)
     }
     const int err = pf_fsync_path(dir);
     pf_free(dir);
+    return err;
+}
+
+static int make_dir(const char *path)
+{
+    if (mkdir(path, 0777) == 0) {
+        return fsync_parent(path);
+    }
+    const int why = errno;
+    if (pf_path_is_dir(path)) {
+        return 0;
+    }
+    errno = why == EEXIST ? ENOTDIR : why;
+    return pf_fail_errno(PF_EIO, "cannot create directory '%s'", path);
+}
+
+int pf_mkdirs(const char *path)
+{
+    char *const prefix = pf_strdup(path);
+    int err = 0;
+
+    if (!prefix) {
+        return PF_ENOMEM;
+    }
+    for (char *slash = strchr(prefix + (*prefix == '/'), '/'); slash;
+         slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        PF_TRY_GOTO(make_dir(prefix), out);
+        *slash = '/';
+    }
+    err = make_dir(prefix);
+out:
+    pf_free(prefix);
     return err;
 }
 

@@ -50,7 +50,8 @@ bool pf_path_exists(const char *path); /* of any kind; a dangling link exists */
 bool pf_path_is_dir(const char *path);
 bool pf_path_is_file(const char *path); /* a regular file, perhaps through a link */
 
-/* Make a directory and its missing parents; one that is there already is fine. */
+/* Make a directory and its missing parents, which then survive a loss of power; one that is there
+ * already is fine. */
 int pf_mkdirs(const char *path);
 
 /* fsync an open file or directory; a filesystem that has nothing to sync is fine. */
