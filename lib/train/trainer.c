@@ -227,6 +227,10 @@ static int make_schedules(struct pf_trainer *t)
 
     PF_TRY(pf_schedule_choose(&keys, t->par.vpp, &t->schedule_kind));
     options.kind = t->schedule_kind;
+    if (options.kind == PF_SCHEDULE_ZERO_BUBBLE && t->config->recompute != PF_RECOMPUTE_NONE) {
+        return pf_fail(PF_EINVAL, "recompute_granularity and a split backward exclude each other: "
+                                  "what was computed again is gone when the weights' turn comes");
+    }
     PF_TRY(pf_schedule_new(&options, &t->schedule));
     options.kind = PF_SCHEDULE_EVAL;
     options.n_micro = 1;

@@ -104,6 +104,8 @@ static const struct layout listed[] = {
     {QWEN3, F32, 1, 2, 1, 2, 1, NULL, "recompute_granularity=full_attn"},
     {QWEN2, F32, 1, 1, 0, 2, 1, NULL, "num_layers_in_first_pipeline_stage=3"},
     {LLAMA, F32, 1, 1, 0, 3, 1, NULL, "pp_seg_method=0:1:7"},
+    {QWEN2, F32, 1, 1, 0, 2, 1, NULL, "pp_seg_method=0:0"}, /* nothing but the embedding */
+    {GPT2, F32, 1, 2, 1, 2, 1, NULL, "num_layers_in_first_pipeline_stage=8"}, /* but the head */
     {QWEN3, F32, 1, 2, 0, 2, 1, NULL, "'freeze=[\"*.layers.1.*\",\"*embed*\"]'"},
     {LLAMA, F32, 1, 2, 1, 2, 1, NULL, "pp_delay_scale_loss=false weight_decay=0.1"},
 };
