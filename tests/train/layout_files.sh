@@ -79,6 +79,17 @@ train 4 mixed $tp=2 $pp=2 $first=3 sequence_parallel=true
 ok $? "tensor, sequence and pipeline parallel" "$(tail -n 3 err.txt)"
 same mixed 1e-4 "tensor, sequence and pipeline parallel"
 
+# The stages keep what they are to send; rank 0 takes it all, also when its disk is full.
+for file in logits hidden grads; do
+    FAULT_PATHS=$file.safetensors FAULT_AT=3 FAULT_HOW=ENOSPC FAULT_RANK=0 LD_PRELOAD=$PF_BUILD/tests/preload/faults.so \
+        train 2 full $pp=2 $first=2 max_steps=1
+    is $? 4 "a disk that is full while a dump of $file is written ends the run with status 4"
+    grep '^pf-train: ' err.txt | grep -c 'No space left on device' | grep -qx 1
+    ok $? "a full disk: said once" "$(tail -n 3 err.txt)"
+    [ ! -e full/dump/step-000001 ]
+    ok $? "a full disk: nothing half written has the name of a dump"
+done
+
 # Into other layouts, from what any wrote at step 3.
 resume() # RANKS OUT FROM TOLERANCE WORD...
 {
