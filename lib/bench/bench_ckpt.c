@@ -46,14 +46,18 @@ struct session {
     struct bench_python python;
     struct pf_limits one; /* of one thread */
     struct pf_digest digest;
+    struct bench_codec codec;
     char (*digests)[PF_DIGEST_HEX_BYTES]; /* of the Hugging Face files, as they were loaded */
 };
+
+/* Of what bytes: a run's state, weights as Hugging Face has them, made-up weights in memory. */
+enum of { OF_STATE, OF_WEIGHTS, OF_CODEC };
 
 struct ckpt_case {
     const char *name;
     enum bound bound;
     bool is_cold;
-    bool of_weights;                               /* of the Hugging Face directory */
+    enum of of;
     int (*prepare)(struct session *s, bool first); /* before a sample; NULL: nothing */
     int (*run)(struct session *s);
     int (*check)(struct session *s, bool *right_out); /* what the last run made */
@@ -315,13 +319,37 @@ static int check_digest(struct session *s, bool *right_out)
     return 0;
 }
 
+static int prepare_codec(struct session *s, bool first)
+{
+    (void)first;
+    return s->codec.planes ? 0 : bench_codec_open(&s->codec);
+}
+
+static int run_compress(struct session *s)
+{
+    return bench_codec_encode(&s->codec);
+}
+
+static int run_decompress(struct session *s)
+{
+    return bench_codec_decode(&s->codec);
+}
+
+static int check_codec(struct session *s, bool *right_out)
+{
+    *right_out = bench_codec_is_right(&s->codec);
+    return 0;
+}
+
 static const struct ckpt_case all[] = {
-    {"save", BOUND_WRITE, true, false, prepare_save, save, check_save},
-    {"load", BOUND_READ, true, false, prepare_load, run_load, check_load},
-    {"reshard", BOUND_BOTH, true, false, prepare_reshard, run_reshard, check_reshard},
-    {"hf-load-cold", BOUND_READ, true, true, prepare_hf_cold, run_hf, check_hf},
-    {"hf-load-warm", BOUND_COPY, false, true, prepare_hf_warm, run_hf, check_hf},
-    {"digest", BOUND_LOOK, true, false, NULL, run_digest, check_digest},
+    {"save", BOUND_WRITE, true, OF_STATE, prepare_save, save, check_save},
+    {"load", BOUND_READ, true, OF_STATE, prepare_load, run_load, check_load},
+    {"reshard", BOUND_BOTH, true, OF_STATE, prepare_reshard, run_reshard, check_reshard},
+    {"hf-load-cold", BOUND_READ, true, OF_WEIGHTS, prepare_hf_cold, run_hf, check_hf},
+    {"hf-load-warm", BOUND_COPY, false, OF_WEIGHTS, prepare_hf_warm, run_hf, check_hf},
+    {"digest", BOUND_LOOK, true, OF_STATE, NULL, run_digest, check_digest},
+    {"compress", BOUND_LOOK, true, OF_CODEC, prepare_codec, run_compress, check_codec},
+    {"decompress", BOUND_LOOK, true, OF_CODEC, prepare_codec, run_decompress, check_codec},
 };
 enum { N_CASES = (int)(sizeof all / sizeof all[0]) };
 
@@ -329,17 +357,19 @@ enum { N_CASES = (int)(sizeof all / sizeof all[0]) };
 
 static bool has_fio(const struct session *s, const struct ckpt_case *c)
 {
-    return s->against_fio && !c->of_weights && c->bound < BOUND_COPY;
+    return s->against_fio && c->of == OF_STATE && c->bound < BOUND_COPY;
 }
 
 static bool has_python(const struct session *s, const struct ckpt_case *c)
 {
-    return s->python.touch && c->of_weights;
+    return s->python.touch && c->of == OF_WEIGHTS;
 }
 
 static uint64_t bytes_of(const struct session *s, const struct ckpt_case *c)
 {
-    return c->of_weights ? s->weights.payload : s->state.payload;
+    return c->of == OF_WEIGHTS ? s->weights.payload
+           : c->of == OF_CODEC ? s->codec.raw_bytes
+                               : s->state.payload;
 }
 
 /* The disk alone: as many bytes, in the same directions. */
@@ -470,8 +500,12 @@ static int measure_case(struct session *s, const struct ckpt_case *c, struct pf_
 {
     struct pf_bench_samples bound = {.n = 0};
 
-    to->work = (double)bytes_of(s, c);
     int err = measure(s, c, to, &bound);
+    to->work = (double)bytes_of(s, c);
+    if (c->of == OF_CODEC && !err) {
+        (void)snprintf(to->kernel, sizeof to->kernel, "zstd, to %.1f %%",
+                       100 * (double)s->codec.coded_bytes / to->work);
+    }
     err = err ? err : finish_case(s, c, to, &bound);
     pf_free(bound.seconds);
     return err;
@@ -479,10 +513,14 @@ static int measure_case(struct session *s, const struct ckpt_case *c, struct pf_
 
 /* All of it ------------------------------------------------------------------------------------- */
 
+/* A build without zstd has no case of compression. */
 static bool is_wanted(const struct session *s, const struct ckpt_case *c)
 {
     const struct pf_bench_ckpt_options *const o = s->options;
 
+    if (c->of == OF_CODEC && !pf_planes_is_built()) {
+        return false;
+    }
     for (int i = 0; i < o->n_names; i++) {
         if (pf_glob_match(o->names[i], c->name)) {
             return true;
@@ -663,6 +701,7 @@ static void release(struct session *s)
     bench_layout_release(&s->target);
     bench_state_release(&s->state);
     bench_state_release(&s->weights);
+    bench_codec_close(&s->codec);
     pf_free(s->digests);
     pf_free(s->memory);
     pf_free(s->got);

@@ -8,6 +8,7 @@
 #include <pf/config.h>
 #include <pf/ops.h>
 #include <pf/placement.h>
+#include <pf/planes.h>
 #include <pf/spec.h>
 #include <pf/table.h>
 #include <pf/train.h>
@@ -220,6 +221,19 @@ struct bench_python {
 };
 int bench_python_load(const struct bench_python *python, const char *dir, double *seconds_out);
 int bench_python_describe(const struct bench_python *python, char *text_out, size_t bytes);
+
+/* bench_codec.c: made-up weights and what pf/planes.h makes of them. */
+struct bench_codec {
+    struct pf_planes *planes;
+    uint8_t *raw, *coded, *back;
+    size_t raw_bytes, coded_bytes, room; /* room: of a coded block */
+    size_t *lengths;                     /* by block */
+};
+int bench_codec_open(struct bench_codec *c); /* encoded already; close it also after an error */
+int bench_codec_encode(struct bench_codec *c);
+int bench_codec_decode(struct bench_codec *c);
+bool bench_codec_is_right(struct bench_codec *c);
+void bench_codec_close(struct bench_codec *c);
 
 /* bench_process.c: run a program and append what it prints. PF_ENOTSUP where it is not here or ends
  * with 7, PF_EIO where it fails. argv ends in NULL. */
