@@ -58,6 +58,13 @@ ISA_FLAGS_generic :=
 ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512) -mavx512bf16
+# A sanitizer doubles to quintuples what a vector kernel takes to compile. So a sanitized build has the
+# plain kernels under it and those that serve on this CPU; the others, of the same source, without.
+CPU_HAS := $(if $(SAN),$(shell grep -m 1 '^flags' /proc/cpuinfo))
+SANITIZED := generic/f32 generic/bf16 $(if $(filter avx512dq,$(CPU_HAS)),avx512/f32 avx512/f16 \
+  $(if $(filter avx512_bf16,$(CPU_HAS)),avx512bf16/bf16,avx512/bf16),\
+  $(if $(filter avx2,$(CPU_HAS)),avx2/f32 avx2/bf16 avx2/f16,generic/f16))
+unsanitized = $(if $(SAN),$(if $(filter $(1),$(SANITIZED)),,-fno-sanitize=all))
 BINS := $(patsubst bin/%.c,%,$(sort $(wildcard bin/pf-*.c)))
 # A large program keeps its parts in a folder: bin/pf-NAME.c and bin/NAME/*.c.
 parts_of = $(patsubst bin/%.c,$(B)/bin/%.o,$(sort $(wildcard bin/$(1:pf-%=%)/*.c)))
@@ -98,6 +105,7 @@ $(B)/kernels/ref/%.o: kernels/ref/%.c $(B)/flags
 define isa_rule
 $(B)/kernels/cpu/$(1)/$(2)/%.o: kernels/cpu/%.c $(B)/flags
 	$$(compile) $$(CC) -Ilib $$(PF_CFLAGS) $(if $(SAN),,-O3) -fno-math-errno -fno-trapping-math $$(ISA_FLAGS_$(1)) \
+	  $(call unsanitized,$(1)/$(2)) \
 	  -DPF_ISA=$(1) -DPF_ELEM=$(2) -DPF_ELEM_$(2) $$(CFLAGS) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(foreach e,$(ELEMS_$(i)),$(eval $(call isa_rule,$(i),$(e)))))
