@@ -263,9 +263,10 @@ int model_attention_backward(struct pf_model *model, int64_t layer, struct layer
     if (weights->q_norm.at >= 0) {
         PF_TRY(qk_norm_backward(model, weights, s, s->dqkv, w->dattn));
     }
-    PF_TRY(split ? 0 : project_dw(model, weights, s));
     PF_TRY(project_dx(model, weights, s->dqkv, w->dh));
-    PF_TRY(model_sum(model, w->dh, &sum));
+    PF_TRY(model_sum_begin(model, w->dh));
+    PF_TRY(split ? 0 : project_dw(model, weights, s));
+    PF_TRY(model_sum_end(model, w->dh, &sum));
     return model_norm_backward(model, &weights->norm1, s->x, s->mean1, s->rstd1, sum, w->dx, true);
 }
 

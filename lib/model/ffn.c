@@ -112,12 +112,13 @@ int model_ffn_backward(struct pf_model *model, int64_t layer, struct layer_saved
     PF_TRY(split ? 0 : model_linear_dw(model, &weights->down, s->act, n, dy, h));
     PF_TRY(model_linear_dx(model, &weights->down, dy, h, s->dact, n, false));
     PF_TRY(activate_backward(model, s, s->dact, &dup));
-    PF_TRY(split ? 0 : input_weights(model, weights, s));
     PF_TRY(model_linear_dx(model, &weights->up, dup, n, w->dh, h, false));
     if (model->spec->gated) {
         PF_TRY(model_linear_dx(model, &weights->gate, s->gate, n, w->dh, h, true));
     }
-    PF_TRY(model_sum(model, w->dh, &sum));
+    PF_TRY(model_sum_begin(model, w->dh));
+    PF_TRY(split ? 0 : input_weights(model, weights, s));
+    PF_TRY(model_sum_end(model, w->dh, &sum));
     return model_norm_backward(model, &weights->norm2, s->x_mid, s->mean2, s->rstd2, sum, w->dx,
                                true);
 }

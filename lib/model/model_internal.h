@@ -84,13 +84,14 @@ struct live_saved {
 
 /* Space for one op at a time, shared by all layers and live slots. */
 struct work {
-    void *dx;     /* [R,H] gradient of the residual stream */
-    void *dh;     /* [T,H] gradient of a normed input; output of a projection before its dropout */
-    void *full;   /* [T,H] rows of all tensor-parallel ranks; with sequence parallelism */
-    void *dattn;  /* [T,A*D] */
-    float *delta; /* [B,A,S] */
-    void *logits; /* [loss_chunk,V here], rows at model_logits_stride */
-    float *stats; /* [2 (1 + n_tp), loss_chunk, 3] of a cut vocabulary */
+    void *dx;      /* [R,H] gradient of the residual stream */
+    void *dh;      /* [T,H] gradient of a normed input; output of a projection before its dropout */
+    void *staging; /* [n_tp - 1, T H / n_tp] of sums that go on; only where they do */
+    void *full;    /* [T,H] rows of all tensor-parallel ranks; with sequence parallelism */
+    void *dattn;   /* [T,A*D] */
+    float *delta;  /* [B,A,S] */
+    void *logits;  /* [loss_chunk,V here], rows at model_logits_stride */
+    float *stats;  /* [2 (1 + n_tp), loss_chunk, 3] of a cut vocabulary */
     struct layer_saved backward; /* the gradients of a backward that is not split */
     struct layer_saved *shared;  /* [n_shared] what recomputed layers use in turn */
     int64_t n_shared;
@@ -116,6 +117,7 @@ struct pf_model {
     float *cos_table, *sin_table; /* [seq, rope.dim/2] */
     struct live_saved *live;      /* [n_live] */
     struct work work;
+    struct pf_comm_sum sum; /* under way */
     uint64_t dropout_key;
     void *arena;
 };
@@ -157,10 +159,13 @@ float *model_grad(const struct pf_model *model, struct place place);
  * tensor.c: between tensor-parallel ranks; nothing, or a pointer, where there is one. Rows are of H.
  *   model_sum         every rank's [T,H] in place, or with sequence parallelism this rank's rows of the
  *                     sum, which then begin at *sum_out within it
+ *   model_sum_begin, _end   the same in two parts, between which the rank may compute
  *   model_share       the rows of all ranks, from each one's own: x itself, or work.full
  *   model_is_first    is this the rank that adds what is to be added once?
  */
 int model_sum(struct pf_model *model, void *x, void **sum_out);
+int model_sum_begin(struct pf_model *model, void *x);
+int model_sum_end(struct pf_model *model, void *x, void **sum_out);
 int model_share(struct pf_model *model, const void *x, const void **full_out);
 bool model_is_first(const struct pf_model *model);
 bool model_shares_rows(const struct pf_model *model);

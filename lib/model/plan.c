@@ -282,11 +282,24 @@ static void plan_live(struct cursor *c, const struct shape *s, struct live_saved
     }
 }
 
+/* Sums go on in slices, one for each rank. */
+static bool sums_overlap(const struct shape *s)
+{
+    const struct pf_model_options *const o = s->options;
+
+    return o->train && o->overlap_sums && o->n_tp > 1 && o->n_tp <= PF_COMM_SUM_RANKS &&
+           s->n_tokens * s->spec->hidden % o->n_tp == 0;
+}
+
 static void plan_work(struct cursor *c, const struct shape *s, struct work *w)
 {
     const struct pf_model_options *const o = s->options;
 
     w->dh = take_rows(c, s, s->spec->hidden);
+    w->staging =
+        sums_overlap(s)
+            ? take_bytes(c, s->n_tokens * s->spec->hidden / o->n_tp * (o->n_tp - 1), s->element)
+            : NULL;
     w->full = o->sequence_parallel ? take_rows(c, s, s->spec->hidden) : NULL;
     if (o->train) {
         w->dx = take_stream(c, s, s->spec->hidden);

@@ -42,6 +42,36 @@ int model_sum(struct pf_model *model, void *x, void **sum_out)
     return pf_comm_reduce_scatter(model->options.tp, x, *sum_out, n, dtype, PF_COMM_SUM);
 }
 
+/* A sum in two parts is cut into as many equal slices as there are ranks. */
+static size_t slice_of(const struct pf_model *model)
+{
+    return (size_t)(model->n_tokens * model->spec->hidden) / (size_t)model->options.n_tp;
+}
+
+int model_sum_begin(struct pf_model *model, void *x)
+{
+    if (!model->work.staging) {
+        return 0;
+    }
+    return pf_comm_reduce_scatter_begin(model->options.tp, x, model->work.staging, slice_of(model),
+                                        comm_dtype(model), &model->sum);
+}
+
+int model_sum_end(struct pf_model *model, void *x, void **sum_out)
+{
+    const size_t slice = slice_of(model);
+    void *const mine = model_at(model, x, (int64_t)slice * model->options.tp_rank);
+
+    if (!model->work.staging) {
+        return model_sum(model, x, sum_out);
+    }
+    PF_TRY(pf_comm_reduce_scatter_end(&model->sum, mine));
+    *sum_out = model_shares_rows(model) ? mine : x;
+    return model_shares_rows(model)
+               ? 0
+               : pf_comm_all_gather(model->options.tp, mine, x, slice * model->element);
+}
+
 int model_share(struct pf_model *model, const void *x, const void **full_out)
 {
     *full_out = x;

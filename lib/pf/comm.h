@@ -381,6 +381,32 @@ int pf_comm_wait_at(const char *at, struct pf_comm_message *message);
  * calls anything of this header. Any communicator of the world. Local, does not block. */
 int pf_comm_progress(struct pf_comm *comm);
 
+/* A sum that goes on while its ranks compute -----------------------------------------------------
+ */
+
+#define PF_COMM_SUM_RANKS 64
+
+/* One under way. */
+struct pf_comm_sum {
+    struct pf_comm *comm;
+    const void *send;
+    void *staging;
+    size_t count, bytes;
+    enum pf_comm_dtype dtype;
+    struct pf_comm_message in[PF_COMM_SUM_RANKS], out[PF_COMM_SUM_RANKS];
+};
+
+/*
+ * pf_comm_reduce_scatter with PF_COMM_SUM in two parts, with the same bits: send [size, count] is not
+ * written, and staging [size - 1, count] not touched, until the end has returned; recv [count] may be
+ * row `rank` of send. Anything may lie between the two: computing, collectives, messages; but no
+ * other sum of this communicator. At most PF_COMM_SUM_RANKS ranks (PF_EINVAL).
+ */
+int pf_comm_reduce_scatter_begin(struct pf_comm *comm, const void *send, void *staging,
+                                 size_t count, enum pf_comm_dtype dtype,
+                                 struct pf_comm_sum *sum_out);
+int pf_comm_reduce_scatter_end(struct pf_comm_sum *sum, void *recv);
+
 /* Agreement --------------------------------------------------------------------------------------
  */
 

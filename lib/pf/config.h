@@ -98,7 +98,7 @@ struct pf_config {
     int expert_degree;
     bool pp_first;
     int vpp; /* -1: not given */
-    bool sequence_parallel;
+    bool sequence_parallel, sp_async_reduce_scatter, mp_async_allreduce;
     int64_t first_layers, last_layers; /* -1: not given */
     char *segments;                    /* NULL: evenly */
     enum pf_schedule_kind schedule;

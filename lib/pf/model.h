@@ -100,6 +100,7 @@ struct pf_model_options {
     int n_tp, tp_rank;      /* 0: 1; number and coordinate of tensor-parallel ranks */
     struct pf_comm *tp;     /* these ranks; NULL where there is one, and to plan */
     bool sequence_parallel; /* n_tp must divide T */
+    bool overlap_sums;      /* weight gradients are computed while sums over tp go on */
     bool split_backward;    /* pf_model_backward_weights is called apart; not with recompute */
 };
 

@@ -29,7 +29,6 @@ static const char *const formats[] = {"pf", "flex_checkpoint", "sharding_io", "u
 static const char *const mixes[] = {"concat", "interleave_under", "interleave_over", NULL};
 static const char *const comm_methods[] = {"auto", "broadcast", "parallel_broadcast", NULL};
 
-#define NOT_TP "this build does not cut tensors"
 #define NOT_PP "this build has one pipeline stage"
 #define NOT_SHARDING "this build does not shard state over ranks"
 #define NOT_RECOMPUTE "this build recomputes what recompute_granularity says, and nothing else"
@@ -387,15 +386,17 @@ const struct pf_key pf_keys[] = {
     {"replace_with_parallel_cross_entropy", PF_KEY_BOOL, PF_KEY_SATISFIED, "false",
      .help = "a loss over a vocabulary that is cut", .field = NOWHERE,
      .why = "tensor-parallel ranks cut the vocabulary of the loss and never gather logits"},
-    {"mp_async_allreduce", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "sum input gradients while weight gradients are computed", .field = NOWHERE,
-     .why = NOT_TP},
+    {"mp_async_allreduce", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false", .may_change_on_resume = true,
+     .field = AT(mp_async_allreduce),
+     .help = "without sequence_parallel: compute weight gradients while tensor-parallel ranks sum "
+             "the gradients of inputs. Same bits, more memory"},
     {"mp_skip_c_identity", PF_KEY_BOOL, PF_KEY_SATISFIED, "false",
      .help = "leave out copies before a cut layer", .field = NOWHERE,
      .why = "nothing is copied there"},
-    {"sp_async_reduce_scatter", PF_KEY_BOOL, PF_KEY_REFUSED, "false",
-     .help = "reduce input gradients while weight gradients are computed", .field = NOWHERE,
-     .why = NOT_TP},
+    {"sp_async_reduce_scatter", PF_KEY_BOOL, PF_KEY_EFFECTIVE, "false",
+     .may_change_on_resume = true, .field = AT(sp_async_reduce_scatter),
+     .help = "with sequence_parallel: compute weight gradients while tensor-parallel ranks sum and "
+             "scatter the gradients of inputs. Same bits, more memory"},
     /* recompute */
     {"recompute_granularity", PF_KEY_ENUM, PF_KEY_EFFECTIVE, "\"none\"", .choices = granularities,
      .may_change_on_resume = true, .field = AT(recompute),

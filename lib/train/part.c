@@ -161,6 +161,8 @@ void train_part_options(const struct pf_trainer *t, struct pf_model_options *opt
     options->n_tp = t->par.degree[PF_AXIS_TP];
     options->tp_rank = t->groups.coord[PF_AXIS_TP];
     options->tp = options->n_tp > 1 ? t->groups.tp : NULL;
+    options->overlap_sums = t->config->sequence_parallel ? t->config->sp_async_reduce_scatter
+                                                         : t->config->mp_async_allreduce;
     options->sequence_parallel = options->n_tp > 1 && t->config->sequence_parallel;
 }
 

@@ -214,6 +214,29 @@ static bool reduce_scatter_once(enum pf_comm_dtype dtype, enum pf_comm_op op, si
            matches(to, dtype, op, NULL, size, n, (size_t)rank * n);
 }
 
+/* The same in two parts, with another collective between them. */
+static void sums_in_two_parts(void)
+{
+    static char staging[(MAX_RANKS - 1) * MAX_COUNT * 8];
+    bool same = true;
+
+    for (int dtype = 0; dtype < PF_COMM_DTYPE_COUNT; dtype++) {
+        for (size_t i = 0; i < N_COUNTS; i++) {
+            const size_t n = counts[i], bytes = n * pf_comm_dtype_bytes(dtype);
+            char *const mine = send_buf + (size_t)rank * bytes;
+            struct pf_comm_sum sum;
+            int64_t between = rank;
+            fill(send_buf, dtype, rank, n * (size_t)size, 0);
+            same = same &&
+                   pf_comm_reduce_scatter_begin(world, send_buf, staging, n, dtype, &sum) == 0 &&
+                   pf_comm_all_reduce(world, &between, 1, PF_COMM_I64, PF_COMM_MAX) == 0 &&
+                   pf_comm_reduce_scatter_end(&sum, mine) == 0 && between == size - 1 &&
+                   matches(mine, dtype, PF_COMM_SUM, NULL, size, n, (size_t)rank * n);
+        }
+    }
+    all_ok(same, "a reduce_scatter that is begun and ended later: the same bits");
+}
+
 static void r65_reductions(void)
 {
     bool all_reduce = true, reduce = true, scatter = true, in_place = true;
@@ -589,6 +612,7 @@ int main(int argc, char **argv)
     all_ok(pf_comm_local_size(world) == size && pf_comm_local_rank(world) == rank,
            "all ranks are on this host");
     r65_reductions();
+    sums_in_two_parts();
     bits_do_not_depend_on_chunks();
     nan_wins();
     r65_movement();
