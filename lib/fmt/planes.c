@@ -80,9 +80,12 @@ size_t pf_planes_bound(enum pf_dtype dtype, size_t n_bytes)
     return width_of(dtype) * sizeof(uint32_t) + n_bytes;
 }
 
+/* With n and rotate known where it is called, these become vector code. */
+#define INLINE static inline __attribute__((always_inline))
+
 /* n <= STRIDE elements of W bytes at src to the planes, which are `plane` bytes apart. */
 #define SPLIT(W, TYPE)                                                                             \
-    static void split_##W(const uint8_t *src, uint8_t *dst, size_t plane, size_t n, bool rotate)   \
+    INLINE void split_##W(const uint8_t *src, uint8_t *dst, size_t plane, size_t n, bool rotate)   \
     {                                                                                              \
         TYPE v[STRIDE] = {0};                                                                      \
         uint8_t bytes[STRIDE];                                                                     \
@@ -102,7 +105,7 @@ size_t pf_planes_bound(enum pf_dtype dtype, size_t n_bytes)
 
 /* The reverse; plane k is at planes[k] + at. */
 #define JOIN(W, TYPE)                                                                              \
-    static void join_##W(const uint8_t *const *planes, size_t at, uint8_t *dst, size_t n,          \
+    INLINE void join_##W(const uint8_t *const *planes, size_t at, uint8_t *dst, size_t n,          \
                          bool rotate)                                                              \
     {                                                                                              \
         TYPE v[STRIDE] = {0};                                                                      \
@@ -128,45 +131,82 @@ JOIN(2, uint16_t)
 JOIN(4, uint32_t)
 JOIN(8, uint64_t)
 
+/* All elements of W bytes: whole strides, and what is left over. */
+#define WHOLE(W)                                                                                   \
+    INLINE void split_all_##W(const uint8_t *src, size_t n, uint8_t *dst, bool rotate)             \
+    {                                                                                              \
+        size_t i = 0;                                                                              \
+        for (; i + STRIDE <= n; i += STRIDE) {                                                     \
+            split_##W(src + W * i, dst + i, n, STRIDE, rotate);                                    \
+        }                                                                                          \
+        split_##W(src + W * i, dst + i, n, n - i, rotate);                                         \
+    }                                                                                              \
+    INLINE void join_all_##W(const uint8_t *const *planes, size_t n, uint8_t *dst, bool rotate)    \
+    {                                                                                              \
+        size_t i = 0;                                                                              \
+        for (; i + STRIDE <= n; i += STRIDE) {                                                     \
+            join_##W(planes, i, dst + W * i, STRIDE, rotate);                                      \
+        }                                                                                          \
+        join_##W(planes, i, dst + W * i, n - i, rotate);                                           \
+    }                                                                                              \
+    static void split_either_##W(const uint8_t *src, size_t n, uint8_t *dst, bool rotate)          \
+    {                                                                                              \
+        if (rotate) {                                                                              \
+            split_all_##W(src, n, dst, true);                                                      \
+        } else {                                                                                   \
+            split_all_##W(src, n, dst, false);                                                     \
+        }                                                                                          \
+    }                                                                                              \
+    static void join_either_##W(const uint8_t *const *planes, size_t n, uint8_t *dst, bool rotate) \
+    {                                                                                              \
+        if (rotate) {                                                                              \
+            join_all_##W(planes, n, dst, true);                                                    \
+        } else {                                                                                   \
+            join_all_##W(planes, n, dst, false);                                                   \
+        }                                                                                          \
+    }
+
+WHOLE(2)
+WHOLE(4)
+WHOLE(8)
+
 static void split(enum pf_dtype dtype, const uint8_t *src, size_t n, uint8_t *dst)
 {
-    const size_t w = width_of(dtype);
     const bool rotate = is_rotated(dtype);
 
-    if (w == 1) {
+    switch (width_of(dtype)) {
+    case 2:
+        split_either_2(src, n, dst, rotate);
+        break;
+    case 4:
+        split_either_4(src, n, dst, rotate);
+        break;
+    case 8:
+        split_either_8(src, n, dst, rotate);
+        break;
+    default:
         memcpy(dst, src, n);
-        return;
-    }
-    for (size_t i = 0; i < n; i += STRIDE) {
-        const size_t m = n - i < STRIDE ? n - i : STRIDE;
-        if (w == 2) {
-            split_2(src + 2 * i, dst + i, n, m, rotate);
-        } else if (w == 4) {
-            split_4(src + 4 * i, dst + i, n, m, rotate);
-        } else {
-            split_8(src + 8 * i, dst + i, n, m, rotate);
-        }
+        break;
     }
 }
 
 static void join(enum pf_dtype dtype, const uint8_t *const *planes, size_t n, uint8_t *dst)
 {
-    const size_t w = width_of(dtype);
     const bool rotate = is_rotated(dtype);
 
-    if (w == 1) {
+    switch (width_of(dtype)) {
+    case 2:
+        join_either_2(planes, n, dst, rotate);
+        break;
+    case 4:
+        join_either_4(planes, n, dst, rotate);
+        break;
+    case 8:
+        join_either_8(planes, n, dst, rotate);
+        break;
+    default:
         memcpy(dst, planes[0], n);
-        return;
-    }
-    for (size_t i = 0; i < n; i += STRIDE) {
-        const size_t m = n - i < STRIDE ? n - i : STRIDE;
-        if (w == 2) {
-            join_2(planes, i, dst + 2 * i, m, rotate);
-        } else if (w == 4) {
-            join_4(planes, i, dst + 4 * i, m, rotate);
-        } else {
-            join_8(planes, i, dst + 8 * i, m, rotate);
-        }
+        break;
     }
 }
 
