@@ -288,14 +288,19 @@ static int put_back(struct mixer *m, const struct pf_ckpt *ckpt, const struct pf
 {
     char *const aside = pf_asprintf("%s/" ASIDE_PREFIX "%s", ckpt->dir, file->name);
     char *const path = pf_path_join(ckpt->dir, file->name);
-    int fd = -1, err = aside && path ? 0 : PF_ENOMEM;
+    int fd = -1, err;
 
-    err = err ? err : pf_open(aside, O_WRONLY | O_CREAT | O_TRUNC, &fd);
+    if (!aside || !path) {
+        pf_free(aside);
+        pf_free(path);
+        return PF_ENOMEM;
+    }
+    err = pf_open(aside, O_WRONLY | O_CREAT | O_TRUNC, &fd);
     err = err ? err : restore_into(m, file, head, n_head, fd, aside);
     const int close_err = pf_close(fd, err ? NULL : aside);
     err = err ? err : close_err;
     err = err ? err : pf_rename_durable(aside, path);
-    if (err && aside) {
+    if (err) {
         (void)unlink(aside);
     }
     pf_free(aside);
