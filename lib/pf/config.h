@@ -101,6 +101,7 @@ struct pf_config {
     bool sequence_parallel, sp_async_reduce_scatter, mp_async_allreduce;
     int64_t first_layers, last_layers; /* -1: not given */
     char *segments;                    /* NULL: evenly */
+    char *parallelize_plan;            /* JSON, or NULL */
     enum pf_schedule_kind schedule;
     bool balanced, split_backward; /* ask for another schedule */
     /* resume and dumps */

@@ -83,6 +83,7 @@ static const char *const own_keys[] = {
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
     "pp_seg_method",
+    "parallelize_plan",
     "kernels_from",
 };
 
@@ -138,10 +139,13 @@ static void command_one(const struct compare *c, struct command *command)
 {
     add_common(c, command, c->one);
     add_number(command, "gradient_accumulation_steps", c->micro_batches);
-    static const char *const alone[] = {
-        "tensor_model_parallel_size=-1",          "pipeline_model_parallel_size=-1",
-        "virtual_pipeline_model_parallel_size=1", "num_layers_in_first_pipeline_stage=-1",
-        "num_layers_in_last_pipeline_stage=-1",   "pp_seg_method=null"};
+    static const char *const alone[] = {"tensor_model_parallel_size=-1",
+                                        "pipeline_model_parallel_size=-1",
+                                        "virtual_pipeline_model_parallel_size=1",
+                                        "num_layers_in_first_pipeline_stage=-1",
+                                        "num_layers_in_last_pipeline_stage=-1",
+                                        "pp_seg_method=null",
+                                        "parallelize_plan=null"};
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++) {
         add(command, alone[i]);
     }

@@ -280,9 +280,13 @@ const struct pf_key pf_keys[] = {
     {"nccl_comm_group_config", PF_KEY_STRING, PF_KEY_REFUSED, "null",
      .help = "a file with options of NCCL groups", .field = NOWHERE,
      .why = "this build does not use NCCL"},
-    {"parallelize_plan", PF_KEY_OBJECT, PF_KEY_REFUSED, "null",
-     .help = "a plan of placements for each part of the model", .field = NOWHERE,
-     .why = "this build has one layout, data parallel"},
+    {"parallelize_plan", PF_KEY_OBJECT, PF_KEY_EFFECTIVE, "null", .may_change_on_resume = true,
+     .field = AT(parallelize_plan),
+     .help =
+         "the layout as PaddlePaddle's parallelize() says it: mp_config.parallelize_plan, which "
+         "layers are cut by columns and which by rows; pp_config.split_spec, where the pipeline "
+         "is split. Degrees are keys of their own. A plan that cuts a tensor otherwise than this "
+         "build computes with is refused (status 7)"},
     /* sharding */
     {"sharding_comm_buffer_size_MB", PF_KEY_I64, PF_KEY_REFUSED, "-1", .unit = "MiB", .min = -1,
      .max = INT_COUNT, .help = "size of the buffers that sharding exchanges; -1 is 256",

@@ -7,6 +7,7 @@
 #include <pf/json.h>
 #include <pf/log.h>
 #include <pf/mem.h>
+#include <pf/parallelize.h>
 #include <pf/version.h>
 
 #include <math.h>
@@ -123,6 +124,57 @@ static int apply_globs(struct pf_trainer *t, const char *key, const struct pf_st
     return err;
 }
 
+/* The first tensor that a plan cuts otherwise than the model computes, or NULL. */
+static const char *find_other_cut(const struct pf_table *own, const struct pf_table *planned)
+{
+    for (int64_t i = 0; i < own->n_rows; i++) {
+        for (int d = 0; d < own->rows[i].n_dims; d++) {
+            if (own->rows[i].cut[d].view != planned->rows[i].cut[d].view) {
+                return own->rows[i].name;
+            }
+        }
+    }
+    return NULL;
+}
+
+static int judge_plan(struct pf_trainer *t, const struct pf_json *plan, struct pf_table *planned)
+{
+    struct pf_str_list notes = {0};
+    int err = pf_parallelize_table(plan, planned, &notes);
+    const char *const other = err ? NULL : find_other_cut(t->table, planned);
+
+    for (size_t i = 0; i < notes.n && !err; i++) {
+        pf_log_warn0("train", "parallelize_plan: %s", notes.items[i]);
+    }
+    pf_str_list_release(&notes);
+    if (other && t->table->mesh.degree[PF_AXIS_TP] > 1) {
+        return pf_fail(PF_ENOTSUP,
+                       "parallelize_plan: '%s' is cut otherwise than this build computes with",
+                       other);
+    }
+    return err;
+}
+
+/* A plan is a second way to say the cuts that the model has. */
+static int check_plan(struct pf_trainer *t)
+{
+    const char *const text = t->config->parallelize_plan;
+    struct pf_table *planned = NULL;
+    struct pf_json *plan = NULL;
+    int err;
+
+    if (!text) {
+        return 0;
+    }
+    PF_TRY(pf_json_parse_text(text, strlen(text), "parallelize_plan", &plan));
+    PF_TRY_GOTO(pf_table_new(&t->spec, &t->table->mesh, &planned), out);
+    err = judge_plan(t, plan, planned);
+out:
+    pf_table_free(planned);
+    pf_json_free(plan);
+    return err;
+}
+
 static int make_table(struct pf_trainer *t)
 {
     const struct pf_config *const c = t->config;
@@ -132,7 +184,12 @@ static int make_table(struct pf_trainer *t)
     PF_TRY(pf_model_check(&t->spec));
     PF_TRY(pf_config_parallel(c, &t->par));
     PF_TRY(pf_parallel_resolve(&t->par, &t->spec, pf_mesh_size(&c->mesh), &mesh));
+    if (t->par.stage > 0) {
+        return pf_fail(PF_ENOTSUP, "this build does not shard state over ranks (stage %d)",
+                       t->par.stage);
+    }
     PF_TRY(pf_table_new(&t->spec, &mesh, &t->table));
+    PF_TRY(check_plan(t));
     PF_TRY(apply_globs(t, "freeze", &c->freeze, pf_table_freeze));
     if (c->has_weight_decay_exclude) {
         PF_TRY(apply_globs(t, "weight_decay_exclude", &c->weight_decay_exclude,
