@@ -102,7 +102,7 @@ static void embedding_of_parts_sums_to_that_of_the_whole(void)
             put(sum, i, get(sum, i) + get(part_y, i));
         }
     }
-    ok(memcmp(sum, y, T * H * element) == 0, "embeddings of parts sum to that of the whole (%s)",
+    ok(memcmp(sum, y, T * H * element) == 0, "r41_embedding: parts sum to that of the whole (%s)",
        what);
 }
 
@@ -268,7 +268,7 @@ static void parts_lose_what_the_whole_loses(const char *of)
         worst = fmaxf(worst, fabsf(x - want) / (1e-3f + fabsf(want)));
         finite = finite && isfinite(x);
     }
-    ok(finite && worst_loss < 1e-6f, "parts lose what the whole loses, of %s (%s, %.1e)", of, what,
+    ok(finite && worst_loss < 1e-6f, "r42_cross_entropy: parts lose what the whole loses, of %s (%s, %.1e)", of, what,
        (double)worst_loss);
     ok(worst <= unit, "and have its gradient (%s, %.1e)", what, (double)worst);
     ok(parted_loss[2] == 0 && get(parted, 2 * C) == 0 && get(parted, 3 * C - 1) == 0,

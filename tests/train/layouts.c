@@ -213,6 +213,9 @@ static void compare(const struct layout *l)
     const char *const two = at("two");
 
     describe(l, name);
+    if (l->sp) {
+        printf("# r43_sequence_parallel:\n");
+    }
     if (!make_one(l, one) || !make_two(l, two)) {
         ok(false, "%s runs", name);
         show_error();
