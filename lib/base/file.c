@@ -446,6 +446,17 @@ int pf_file_copy(const char *from, const char *to)
 
 static int empty_dir(int fd, dev_t device, const char *path);
 
+/* A directory that is no link, by its name in another; -1: see errno. */
+static int open_dir_at(int dir_fd, const char *name)
+{
+    int fd;
+
+    do {
+        fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    } while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
 /* Remove one entry of the directory dir_fd; `path` names the tree in messages. */
 static int remove_entry(int dir_fd, const char *name, dev_t device, const char *path)
 {
@@ -463,7 +474,7 @@ static int remove_entry(int dir_fd, const char *name, dev_t device, const char *
     if (st.st_dev != device) {
         return pf_fail(PF_EIO, "cannot remove '%s': '%s' in it is a mount point", path, name);
     }
-    const int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = open_dir_at(dir_fd, name);
     if (fd < 0) {
         return pf_fail_errno(PF_EIO, "cannot open '%s/.../%s'", path, name);
     }
@@ -534,7 +545,7 @@ int pf_rmtree(const char *path)
     if (!S_ISDIR(st.st_mode)) {
         return pf_fail(PF_EINVAL, "cannot remove '%s': not a directory", path);
     }
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = open_dir_at(AT_FDCWD, path);
     if (fd < 0) {
         return pf_fail_errno(PF_EIO, "cannot open '%s'", path);
     }

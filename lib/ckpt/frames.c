@@ -165,8 +165,10 @@ int ckpt_frames_block(struct ckpt_frames *f, const struct pf_ckpt *ckpt,
         const size_t n_stored = (size_t)(f->ends[number] - at);
         f->number = SIZE_MAX;
         PF_TRY(read(context, f->stored, n_stored, piece->offset + at, false));
-        if (pf_planes_decode(f->planes, tensor->dtype, f->stored, n_stored, f->block, n) != 0) {
-            return damaged(ckpt, tensor, piece, "a block");
+        const int err =
+            pf_planes_decode(f->planes, tensor->dtype, f->stored, n_stored, f->block, n);
+        if (err != 0) {
+            return err == PF_EFORMAT ? damaged(ckpt, tensor, piece, "a block") : err;
         }
         f->number = number;
     }

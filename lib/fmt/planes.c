@@ -302,26 +302,26 @@ int pf_planes_encode(struct pf_planes *planes, enum pf_dtype dtype, const void *
 }
 
 /* Where each plane is: in src as it stands, or in the scratch, decoded. */
-static bool find_planes(struct pf_planes *p, const uint8_t *src, size_t n_src, size_t w, size_t n,
-                        const uint8_t *planes_out[8])
+static int find_planes(struct pf_planes *p, const uint8_t *src, size_t n_src, size_t w, size_t n,
+                       const uint8_t *planes_out[8])
 {
     size_t at = w * sizeof(uint32_t);
 
     if (n_src < at) {
-        return false;
+        return PF_EFORMAT;
     }
     for (size_t k = 0; k < w; k++) {
         const size_t bytes = get_u32(src + k * sizeof(uint32_t));
         if (bytes == 0 || bytes > n || bytes > n_src - at) {
-            return false;
+            return PF_EFORMAT;
         }
         planes_out[k] = bytes == n ? src + at : p->scratch + k * n;
-        if (bytes < n && !zstd_frame_decode(p->frames, src + at, bytes, p->scratch + k * n, n)) {
-            return false;
+        if (bytes < n) {
+            PF_TRY(zstd_frame_decode(p->frames, src + at, bytes, p->scratch + k * n, n));
         }
         at += bytes;
     }
-    return at == n_src;
+    return at == n_src ? 0 : PF_EFORMAT;
 }
 
 int pf_planes_decode(struct pf_planes *planes, enum pf_dtype dtype, const void *src, size_t n_src,
@@ -330,10 +330,10 @@ int pf_planes_decode(struct pf_planes *planes, enum pf_dtype dtype, const void *
     const size_t w = width_of(dtype), n = w > 0 ? n_bytes / w : 0;
     const uint8_t *found[8];
 
-    if (n == 0 || n_bytes % w != 0 || n_bytes > PF_PLANES_BLOCK_BYTES ||
-        !find_planes(planes, src, n_src, w, n, found)) {
+    if (n == 0 || n_bytes % w != 0 || n_bytes > PF_PLANES_BLOCK_BYTES) {
         return PF_EFORMAT;
     }
+    PF_TRY(find_planes(planes, src, n_src, w, n, found));
     join(dtype, found, n, dst);
     return 0;
 }

@@ -93,12 +93,17 @@ int zstd_frame_encode(struct zstd_frames *frames, enum zstd_effort effort, const
     return 0;
 }
 
-bool zstd_frame_decode(struct zstd_frames *frames, const void *src, size_t n_src, void *dst,
-                       size_t n)
+int zstd_frame_decode(struct zstd_frames *frames, const void *src, size_t n_src, void *dst,
+                      size_t n)
 {
     frames->decoder = frames->decoder ? frames->decoder : ZSTD_createDCtx();
-    return frames->decoder && ZSTD_findFrameCompressedSize(src, n_src) == n_src &&
-           ZSTD_decompressDCtx(frames->decoder, dst, n, src, n_src) == n;
+    if (!frames->decoder) {
+        return pf_fail(PF_ENOMEM, "out of memory: cannot make a zstd decoder");
+    }
+    return ZSTD_findFrameCompressedSize(src, n_src) == n_src &&
+                   ZSTD_decompressDCtx(frames->decoder, dst, n, src, n_src) == n
+               ? 0
+               : PF_EFORMAT;
 }
 
 #else
@@ -131,11 +136,11 @@ int zstd_frame_encode(struct zstd_frames *frames, enum zstd_effort effort, const
     return pf_fail(PF_EBUG, "zstd without zstd");
 }
 
-bool zstd_frame_decode(struct zstd_frames *frames, const void *src, size_t n_src, void *dst,
-                       size_t n)
+int zstd_frame_decode(struct zstd_frames *frames, const void *src, size_t n_src, void *dst,
+                      size_t n)
 {
     (void)frames, (void)src, (void)n_src, (void)dst, (void)n;
-    return false;
+    return pf_fail(PF_EBUG, "zstd without zstd");
 }
 
 #endif

@@ -25,8 +25,9 @@ void zstd_frames_free(struct zstd_frames *frames); /* NULL is fine */
 int zstd_frame_encode(struct zstd_frames *frames, enum zstd_effort effort, const void *src,
                       size_t n, void *dst, size_t room, size_t *bytes_out);
 
-/* False unless src is one frame that holds exactly n bytes. Allocates nothing, whatever it says. */
-bool zstd_frame_decode(struct zstd_frames *frames, const void *src, size_t n_src, void *dst,
-                       size_t n);
+/* PF_EFORMAT without a record unless src is one frame that holds exactly n bytes. Allocates nothing for
+ * what it says; PF_ENOMEM when there is none for the decoder. */
+int zstd_frame_decode(struct zstd_frames *frames, const void *src, size_t n_src, void *dst,
+                      size_t n);
 
 #endif

@@ -62,7 +62,7 @@ int pf_planes_encode(struct pf_planes *planes, enum pf_dtype dtype, const void *
                      void *dst, size_t *bytes_out);
 
 /* The reverse. PF_EFORMAT without a record unless src is the block of exactly n_bytes bytes: the
- * caller knows the file and tensor to name. dst is undefined then. */
+ * caller knows the file and tensor to name. PF_ENOMEM. dst is undefined then. */
 int pf_planes_decode(struct pf_planes *planes, enum pf_dtype dtype, const void *src, size_t n_src,
                      void *dst, size_t n_bytes);
 

@@ -3,7 +3,7 @@
 # pf-reshard killed at every system call and resumed; every system call failing once; a source that
 # changes. Under the final name there is nothing or all of it, the source is never touched, and a run
 # that is resumed writes what an undisturbed one does.
-#   RESHARD_FAULTS=all: of two processes every call fails, not every tenth.
+#   RESHARD_FAULTS=all: of two processes every call fails, not every tenth, and every allocation.
 set -u
 . "$PF_ROOT/tests/tap.sh"
 in_memory
@@ -142,16 +142,49 @@ for how in short EINTR; do
     done
 done
 
-# The source fails.
-bad=0
-for ((n = 1; n <= 4; n++)); do
+# The source fails at each opening and reading; and memory at each allocation.
+stride=9
+[ "${RESHARD_FAULTS:-}" != all ] || stride=1
+# over N VARIABLE CLAIM: one fault after the other, up to the N-th
+over()
+{
+    local n bad=0 status total=$1 variable=$2
+    for ((n = 1; n <= total; n += stride)); do
+        fresh
+        env "$variable=$n" LD_PRELOAD="$faults" "$reshard" -q src dst --to $layout --threads 1 2>err
+        status=$?
+        {
+            # What can be done without goes on; else it is one line, and one more of what is left.
+            if [ $status = 0 ]; then
+                [ -e dst ] || echo "nothing is there"
+            else
+                [ "$status" = 4 ] || echo "status $status"
+                grep -v -- '--resume goes on from there' err | grep -c '^pf-reshard: ' | grep -qx 1 ||
+                    echo "not one line: $(head -n 3 err)"
+                [ ! -e dst ] || grep -q 'dst' err || echo "it is there all the same"
+            fi
+            broken
+        } >what
+        [ -s what ] && { bad=$((bad + 1)); echo "# $variable=$n:"; sed 's/^/#   /' what; }
+    done
+    is $bad 0 "$3 (1 to $total, every ${stride}th)"
+}
+fresh
+rm -f log
+export FAULT_PATHS=$PWD/src/ FAULT_CALLS="open read pread" FAULT_HOW=EIO
+FAULT_LOG=$PWD/log LD_PRELOAD=$faults "$reshard" -q src dst --to $layout --threads 1
+stride=$((stride > 3 ? 3 : stride)) over "$(wc -l <log)" FAULT_AT "the source fails once"
+for how in short EINTR; do
     fresh
-    FAULT_PATHS=$PWD/src/weights FAULT_AT=$n FAULT_HOW=EIO LD_PRELOAD=$faults go 2>err
-    status=$?
-    [ "$status $(wc -l <err)" = "4 1" ] && grep -qE "^pf-reshard: cannot open '.*src/weights.*': Input/output error" err &&
-        [ ! -e dst ] || [ $status = 0 ] || { bad=$((bad + 1)); sed 's/^/# /' err; }
+    FAULT_AT=some FAULT_HOW=$how LD_PRELOAD=$faults go 2>err && diff -r clean dst >/dev/null
+    ok $? "$how of the source: the run does not notice" "$(cat err)"
 done
-is $bad 0 "a source that cannot be opened is one line, and nothing is left under the name"
+unset FAULT_CALLS FAULT_HOW
+FAULT_PATHS=$PWD/.staging-dst:$PWD/dst
+fresh
+FAULT_COUNT=$PWD/count LD_PRELOAD=$faults "$reshard" -q src dst --to $layout --threads 1
+[ $stride = 1 ] || stride=61
+over "$(cat count)" FAULT_MEMORY "an allocation fails"
 
 if command -v "${PF_MPIRUN:-mpirun}" >/dev/null; then
     stride=10

@@ -18,6 +18,7 @@
 #include <pf/rng.h>
 
 #include "jobs.h"
+#include "preloaded.h"
 #include "small_state.h"
 
 #include <errno.h>
@@ -517,27 +518,6 @@ static void each_state_is_the_old_or_the_new_one(void)
 
 /* Recording ------------------------------------------------------------------------------------- */
 
-/* Start again with the recorder, where it is not there yet. */
-static bool with_recorder(char **argv)
-{
-    const char *const build = getenv("PF_BUILD");
-    char path[4096];
-
-    if (getenv("RECORD_LOG")) {
-        unsetenv("LD_PRELOAD");
-        return true;
-    }
-    if (!build || strstr(build, "/san-")) {
-        return false;
-    }
-    snprintf(path, sizeof path, "%s/tests/preload/recorder.so", build);
-    setenv("LD_PRELOAD", path, 1);
-    setenv("RECORD_LOG", "/nowhere", 1);
-    execv(argv[0], argv);
-    perror(argv[0]);
-    exit(4);
-}
-
 static void acknowledge(int i)
 {
     (void)pf_comm_barrier(world);
@@ -582,7 +562,7 @@ static void four_saves_are_recorded(void)
 
 int main(int argc, char **argv)
 {
-    const bool recorded = with_recorder(argv);
+    const bool recorded = preloaded(argv, "recorder");
 
     jobs_begin(argc, argv);
     if (recorded) {

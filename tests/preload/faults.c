@@ -4,13 +4,16 @@
  *
  *   FAULT_PATHS=LIST  count calls on absolute paths that contain one of these texts, separated by
  *                     colons; a text that ends in $ must be the path's end. Of two paths the first
- *                     counts. Counted are open write pwrite fsync rename exchange mkdir, and close
- *                     of what was open for writing
+ *                     counts
+ *   FAULT_CALLS=LIST  of open write pwrite fsync rename exchange mkdir close (of what was open for
+ *                     writing), which count by default, and read pread ftruncate unlink
  *   FAULT_AT=N        the N-th counted call fails, from 1; "some": every other one, from the first
  *   FAULT_HOW=WORD    ENOSPC, EIO, EINTR: the call does nothing and gives this errno; EINVAL: the
  *                     same of an exchange of two names, as on a filesystem that has none; short: a
- *                     write writes half. For the last three only calls count that such a thing
+ *                     read or write does half. For the last three only calls count that such a thing
  *                     happens to
+ *   FAULT_MEMORY=N    the N-th allocation from now on gives no memory
+ *   FAULT_COUNT=FILE  at exit write into it how many allocations there were
  *   FAULT_RANK=R      only in this rank under mpirun
  *   FAULT_LOG=FILE    append "CALL PATH" of each call that failed; without FAULT_AT of each counted
  */
@@ -96,18 +99,25 @@ static int how(void)
                                          : EIO;
 }
 
+static bool is_counted(const char *call)
+{
+    const char *const calls = getenv("FAULT_CALLS");
+
+    return strstr(calls ? calls : "open write pwrite fsync rename exchange mkdir close", call);
+}
+
 /* Does such a thing happen to this call? */
 static bool can_happen(const char *call)
 {
-    const bool writes = strstr(call, "write") != NULL;
+    const bool moves = strstr(call, "write") || strstr(call, "read");
 
     switch (how()) {
     case 0:
-        return writes;
+        return moves;
     case EINVAL:
         return strcmp(call, "exchange") == 0;
     case EINTR:
-        return writes || strcmp(call, "open") == 0 || strcmp(call, "fsync") == 0;
+        return moves || strcmp(call, "open") == 0 || strcmp(call, "fsync") == 0;
     default:
         return true;
     }
@@ -123,7 +133,7 @@ static bool fails(const char *call, const char *given)
         strcat(path, "/");
     }
     strncat(path, given, sizeof path / 2 - 1);
-    if (!is_rank() || !can_happen(call) || !is_chosen(path)) {
+    if (!is_rank() || !is_counted(call) || !can_happen(call) || !is_chosen(path)) {
         return false;
     }
     const long n = __atomic_add_fetch(&n_counted, 1, __ATOMIC_SEQ_CST);
@@ -178,6 +188,16 @@ int open64(const char *path, int flags, ...)
     return fails("open", path) ? -1 : REAL(open64)(path, flags, mode);
 }
 
+int openat(int dir, const char *path, int flags, ...)
+{
+    va_list args;
+
+    va_start(args, flags);
+    const mode_t mode = mode_of(flags, args);
+    va_end(args);
+    return fails("open", path) ? -1 : REAL(openat)(dir, path, flags, mode);
+}
+
 static bool is_short(void)
 {
     return how() == 0;
@@ -205,6 +225,45 @@ ssize_t pwrite64(int fd, const void *buf, size_t n, off64_t at)
         return is_short() ? REAL(pwrite64)(fd, buf, (n + 1) / 2, at) : -1;
     }
     return REAL(pwrite64)(fd, buf, n, at);
+}
+
+ssize_t read(int fd, void *buf, size_t n)
+{
+    if (fails_fd("read", fd)) {
+        return is_short() ? REAL(read)(fd, buf, (n + 1) / 2) : -1;
+    }
+    return REAL(read)(fd, buf, n);
+}
+
+ssize_t pread(int fd, void *buf, size_t n, off_t at)
+{
+    if (fails_fd("pread", fd)) {
+        return is_short() ? REAL(pread)(fd, buf, (n + 1) / 2, at) : -1;
+    }
+    return REAL(pread)(fd, buf, n, at);
+}
+
+ssize_t pread64(int fd, void *buf, size_t n, off64_t at)
+{
+    if (fails_fd("pread", fd)) {
+        return is_short() ? REAL(pread64)(fd, buf, (n + 1) / 2, at) : -1;
+    }
+    return REAL(pread64)(fd, buf, n, at);
+}
+
+int ftruncate(int fd, off_t length)
+{
+    return fails_fd("ftruncate", fd) ? -1 : REAL(ftruncate)(fd, length);
+}
+
+int unlink(const char *path)
+{
+    return fails("unlink", path) ? -1 : REAL(unlink)(path);
+}
+
+int unlinkat(int dir, const char *name, int flags)
+{
+    return fails_fd("unlink", dir) ? -1 : REAL(unlinkat)(dir, name, flags);
 }
 
 int fsync(int fd)
@@ -241,4 +300,67 @@ int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsign
 int mkdir(const char *path, mode_t mode)
 {
     return fails("mkdir", path) ? -1 : REAL(mkdir)(path, mode);
+}
+
+/* Memory. glibc has its allocator under names of its own, too, so nothing is looked up meanwhile. */
+
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t each);
+extern void *__libc_realloc(void *old, size_t n);
+extern void *__libc_memalign(size_t align, size_t n);
+
+static long n_allocated;
+
+static bool is_out(void)
+{
+    const char *const at = getenv("FAULT_MEMORY");
+
+    if (!at && !getenv("FAULT_COUNT")) {
+        return false;
+    }
+    const long n = __atomic_add_fetch(&n_allocated, 1, __ATOMIC_SEQ_CST);
+    if (!at || strtol(at, NULL, 10) != n) {
+        return false;
+    }
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t n)
+{
+    return is_out() ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t each)
+{
+    return is_out() ? NULL : __libc_calloc(n, each);
+}
+
+void *realloc(void *old, size_t n)
+{
+    return is_out() ? NULL : __libc_realloc(old, n);
+}
+
+void *aligned_alloc(size_t align, size_t n)
+{
+    return is_out() ? NULL : __libc_memalign(align, n);
+}
+
+int posix_memalign(void **memory_out, size_t align, size_t n)
+{
+    void *const memory = is_out() ? NULL : __libc_memalign(align, n);
+
+    *memory_out = memory ? memory : *memory_out;
+    return memory ? 0 : ENOMEM;
+}
+
+__attribute__((destructor)) static void report(void)
+{
+    const char *const file = getenv("FAULT_COUNT");
+    FILE *const f = file ? fopen(file, "w") : NULL;
+
+    if (f) {
+        fprintf(f, "%ld\n", n_allocated);
+        fclose(f);
+    }
 }
