@@ -4,7 +4,7 @@
  * own: nothing crashes or hangs, the error is one of the system's with one line that says what, and
  * what was saved before is whole. Reads and writes that do half, and calls that a signal interrupts,
  * are not noticed.
- *   CKPT_FAULTS=all for every one (make check-long); of what is there in hundreds every seventh else
+ *   CKPT_FAULTS=all for every one (make check-long); a sample otherwise
  */
 #include <pf/ckpt.h>
 #include <pf/error.h>
@@ -247,11 +247,11 @@ int main(int argc, char **argv)
     scratch_make();
     for (int c = 0; c <= (pf_planes_is_built() ? 1 : 0); c++) {
         codec = c ? PF_CKPT_ZSTD : PF_CKPT_PLAIN;
-        each_allocation_fails(is_all ? 1 : 7);
+        each_allocation_fails(is_all ? 1 : 47);
         setenv("FAULT_CALLS", SYSTEM_CALLS, 1);
         setenv("FAULT_LOG", at("hit"), 1);
-        each_call_fails("EIO", is_all ? 1 : 3);
-        each_call_fails("ENOSPC", is_all ? 1 : 3);
+        each_call_fails("EIO", is_all ? 1 : 4);
+        each_call_fails("ENOSPC", is_all ? 1 : 4);
         calls_do_half("short");
         calls_do_half("EINTR");
     }
