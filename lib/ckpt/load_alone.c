@@ -19,6 +19,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -42,6 +43,7 @@ struct file {
     char *path;
     int fd, direct;    /* direct: past the cache; -1: not open, not possible */
     size_t first, end; /* refs */
+    uint8_t *map;      /* never touched; NULL: none */
     bool hashes, opened;
     uint64_t bytes, taken, hashed; /* the last two only grow */
     int64_t under_way;             /* windows */
@@ -183,6 +185,10 @@ static int make_files(struct loader *l)
 
 static void close_file(struct file *f)
 {
+    if (f->map) {
+        (void)munmap(f->map, (size_t)f->bytes);
+    }
+    f->map = NULL;
     (void)pf_close(f->fd, NULL);
     (void)pf_close(f->direct, NULL);
     f->fd = f->direct = -1;
@@ -200,9 +206,11 @@ static int open_file(struct loader *l, struct file *f)
     PF_TRY(f->path ? 0 : PF_ENOMEM);
     PF_TRY(f->hashes ? pf_digest_new(&f->digest) : 0);
     PF_TRY(pf_open(f->path, O_RDONLY, &f->fd));
-    if (l->past_cache && f->bytes > WINDOW_BYTES) {
-        f->direct =
-            open(f->path, O_RDONLY | O_CLOEXEC | O_DIRECT); /* where there is no such thing, not */
+    if (l->past_cache && f->bytes > WINDOW_BYTES && sysconf(_SC_PAGESIZE) == (long)ALIGN) {
+        /* Where there is no such thing, not. */
+        f->direct = open(f->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+        void *const map = mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_SHARED, f->fd, 0);
+        f->map = map == MAP_FAILED ? NULL : map;
     }
     return 0;
 }
@@ -362,7 +370,26 @@ static int take(struct worker *k, struct window *w)
 
 /* Reading --------------------------------------------------------------------------------------- */
 
-/* From the page cache, all of it; false if any of it is not there. */
+/* Is all of a window in the page cache? Asked of a mapping that nobody touches: a read that is told not
+ * to wait (RWF_NOWAIT) has the system fetch what is missing all the same. Source: mincore(2). */
+static bool is_cached(const struct window *w)
+{
+    const uint64_t lo = w->lo / ALIGN * ALIGN, n = (w->hi - lo + ALIGN - 1) / ALIGN;
+    unsigned char there[WINDOW_BYTES / ALIGN + 2];
+
+    if (!w->file->map || n > sizeof there ||
+        mincore(w->file->map + lo, (size_t)(w->hi - lo), there) != 0) {
+        return false;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        if (!(there[i] & 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Straight to where it is wanted; false if that was cut short. */
 static bool read_cached(struct worker *k, const struct window *w)
 {
     struct iovec parts[MOST_SEGMENTS];
@@ -371,8 +398,7 @@ static bool read_cached(struct worker *k, const struct window *w)
         parts[i].iov_base = k->segments[i].to;
         parts[i].iov_len = (size_t)(k->segments[i].hi - k->segments[i].lo);
     }
-    const ssize_t got = preadv2(w->file->fd, parts, k->n, (off_t)w->lo, RWF_NOWAIT);
-    return got == (ssize_t)(w->hi - w->lo);
+    return preadv(w->file->fd, parts, k->n, (off_t)w->lo) == (ssize_t)(w->hi - w->lo);
 }
 
 /* Past the cache where that can be; *bytes_out is where the byte at w->lo is. */
@@ -466,7 +492,7 @@ static int load_window(struct worker *k, const struct window *w)
 {
     uint8_t *bytes = NULL;
 
-    if (read_cached(k, w)) {
+    if ((w->file->direct < 0 || is_cached(w)) && read_cached(k, w)) {
         hash(k, w, NULL);
         return place(k, w, k->buffer, false);
     }
