@@ -16,9 +16,10 @@ _pf_train()
         min_lr num_cycles lr_end power wsd_decay_start decay_function lr_table pp_delay_scale_loss
         dtype bf16 fp16 scale_loss device threads kernels_from comm_timeout
         tensor_model_parallel_size pipeline_model_parallel_size
-        virtual_pipeline_model_parallel_size sequence_parallel pipeline_schedule_mode
-        best_unbalanced_scheduler split_backward num_layers_in_first_pipeline_stage
-        num_layers_in_last_pipeline_stage pp_seg_method recompute_granularity recompute_method
+        virtual_pipeline_model_parallel_size sequence_parallel parallelize_plan
+        pipeline_schedule_mode best_unbalanced_scheduler split_backward
+        num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage pp_seg_method
+        mp_async_allreduce sp_async_reduce_scatter recompute_granularity recompute_method
         recompute_num_layers save_steps save_total_limit save_hf_steps save_compress save_parity
         resume_from_checkpoint ignore_data_skip skip_data_intervals dump_steps dump profile_steps
         trace_steps sample_steps sample_prompt sample_tokens sample_temperature
@@ -31,7 +32,7 @@ _pf_train()
     [ "$prev" != = ] || key=${COMP_WORDS[COMP_CWORD - 2]}
     [ "$cur" != = ] || key=$prev cur=
     case $key in
-    from_scratch | mask_documents | shuffle | packing | eval_only | pp_delay_scale_loss | bf16 | fp16 | sequence_parallel | best_unbalanced_scheduler | split_backward | save_parity | ignore_data_skip)
+    from_scratch | mask_documents | shuffle | packing | eval_only | pp_delay_scale_loss | bf16 | fp16 | sequence_parallel | best_unbalanced_scheduler | split_backward | mp_async_allreduce | sp_async_reduce_scatter | save_parity | ignore_data_skip)
         mapfile -t COMPREPLY < <(compgen -W 'true false' -- "$cur")
         return ;;
     lr_scheduler_type)

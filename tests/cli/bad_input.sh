@@ -63,8 +63,8 @@ refused 2 ".*max_steps.*" "a fraction where a count belongs" "$train" good.json 
 refused 2 ".*adam_beta1.*" "a value out of range" "$train" good.json adam_beta1=2
 refused 2 ".*lr_scheduler_type.*cosine.*" "another value than those that a key has" \
     "$train" good.json lr_scheduler_type=cosin
-refused 7 ".*tensor_model_parallel_size.*" "what this build does not do" \
-    "$train" good.json tensor_model_parallel_size=2
+refused 7 ".*context_parallel_size.*" "what this build does not do" \
+    "$train" good.json context_parallel_size=2
 refused 2 "unknown device 'gpu': this build has cpu .*cuda.*" "a device by another name than pf's" \
     "$train" good.json device=gpu
 refused 2 ".*'abacus'.*" "a device of which nobody has heard" "$train" good.json device=abacus

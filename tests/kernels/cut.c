@@ -268,7 +268,8 @@ static void parts_lose_what_the_whole_loses(const char *of)
         worst = fmaxf(worst, fabsf(x - want) / (1e-3f + fabsf(want)));
         finite = finite && isfinite(x);
     }
-    ok(finite && worst_loss < 1e-6f, "r42_cross_entropy: parts lose what the whole loses, of %s (%s, %.1e)", of, what,
+    ok(finite && worst_loss < 1e-6f,
+       "r42_cross_entropy: parts lose what the whole loses, of %s (%s, %.1e)", of, what,
        (double)worst_loss);
     ok(worst <= unit, "and have its gradient (%s, %.1e)", what, (double)worst);
     ok(parted_loss[2] == 0 && get(parted, 2 * C) == 0 && get(parted, 3 * C - 1) == 0,
