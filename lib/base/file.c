@@ -377,10 +377,16 @@ int pf_file_clean_aside(const char *path)
 
 int pf_rename_durable(const char *from, const char *to)
 {
-    if (rename(from, to) != 0) {
-        return pf_fail_errno(PF_EIO, "cannot rename '%s' to '%s'", from, to);
+    char *const dir = pf_path_dir(to); /* before, so that nothing but the sync can fail after it */
+    int err;
+
+    if (!dir) {
+        return PF_ENOMEM;
     }
-    return fsync_parent(to);
+    err = rename(from, to) == 0 ? pf_fsync_path(dir)
+                                : pf_fail_errno(PF_EIO, "cannot rename '%s' to '%s'", from, to);
+    pf_free(dir);
+    return err;
 }
 
 int pf_rename_exchange(const char *a, const char *b)

@@ -182,7 +182,14 @@ int ckpt_manifest_write(struct pf_str *head, const struct pf_ckpt *ckpt, const c
 /* Remove a directory with all in it, or a link to one and nothing behind it; a missing one is fine. */
 int ckpt_remove(const char *path);
 
-/* Make an empty directory for staging beside the final place, removing an old one of that name. */
-int ckpt_make_staging(const char *path);
+/*
+ * Make an empty directory for staging beside the final place, and lock it: until *lock_out is closed
+ * nobody else makes or removes one of that name. An old one that nobody holds is removed. PF_EREFUSED
+ * when another run holds it.
+ */
+int ckpt_make_staging(const char *path, int *lock_out);
+
+/* Remove a staging directory that a run has left; PF_EREFUSED if one holds it. A missing one is fine. */
+int ckpt_remove_staging(const char *path);
 
 #endif

@@ -5,6 +5,7 @@
 #include <pf/file.h>
 #include <pf/mem.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,6 +198,56 @@ int ckpt_remove(const char *path)
         return unlink(path) == 0 ? 0 : pf_fail_errno(PF_EIO, "cannot remove '%s'", path);
     }
     return pf_rmtree(path);
+}
+
+int ckpt_remove_staging(const char *path)
+{
+    int lock_fd = -1, err = 0;
+
+    if (!pf_path_exists(path)) {
+        return 0;
+    }
+    if (pf_path_is_dir(path)) {
+        err = pf_dir_lock(path, 0, &lock_fd);
+    }
+    if (err == PF_EIO && !pf_path_exists(path)) { /* renamed or removed by another just now */
+        pf_error_clear();
+        return 0;
+    }
+    err = err ? err : ckpt_remove(path);
+    (void)pf_close(lock_fd, NULL);
+    return err;
+}
+
+static bool is_same_dir(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+int ckpt_make_staging(const char *path, int *lock_out)
+{
+    int lock_fd = -1;
+
+    PF_TRY(ckpt_remove_staging(path));
+    if (mkdir(path, 0777) != 0) {
+        return errno == EEXIST ? pf_fail(PF_EREFUSED, "'%s' is in use by another run", path)
+                               : pf_fail_errno(PF_EIO, "cannot make the directory '%s'", path);
+    }
+    int err = pf_dir_lock(path, 0, &lock_fd);
+    /* Before it was locked another run may have taken it for one that was left. */
+    if ((err == PF_EIO && !pf_path_exists(path)) || (!err && !is_same_dir(lock_fd, path))) {
+        (void)pf_close(lock_fd, NULL);
+        return pf_fail(PF_EREFUSED, "'%s' is in use by another run", path);
+    }
+    if (err) {
+        (void)(err == PF_EREFUSED ? 0 : rmdir(path));
+        return err;
+    }
+    *lock_out = lock_fd;
+    return 0;
 }
 
 static int clean_latest(const char *output_dir)

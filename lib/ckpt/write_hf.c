@@ -25,7 +25,8 @@ struct out_tensor {
 
 struct hf_writer {
     const char *dir;
-    char *staging;
+    char *staging; /* NULL: there is none */
+    int lock_fd;   /* of it */
     const struct pf_ckpt_live *live;
     pf_hf_fetch *fetch;
     void *context;
@@ -332,7 +333,11 @@ static int stage(struct hf_writer *w)
 
     if (!err) {
         w->staging = pf_asprintf("%s/" CKPT_STAGING_PREFIX "%s", parent, pf_path_base(w->dir));
-        err = w->staging ? ckpt_make_staging(w->staging) : PF_ENOMEM;
+        err = w->staging ? ckpt_make_staging(w->staging, &w->lock_fd) : PF_ENOMEM;
+    }
+    if (err) {
+        pf_free(w->staging);
+        w->staging = NULL;
     }
     pf_free(parent);
     return err;
@@ -394,7 +399,8 @@ int pf_hf_write_from(const char *dir, const struct pf_ckpt_live *live, int64_t n
 {
     const struct pf_json_options options = {.name = "config.json", .error_code = PF_EINVAL};
     char *trimmed = trim(dir);
-    struct hf_writer w = {.dir = trimmed, .live = live, .fetch = fetch, .context = context};
+    struct hf_writer w = {
+        .dir = trimmed, .live = live, .fetch = fetch, .context = context, .lock_fd = -1};
     const struct out_tensor **sorted = NULL;
     struct pf_json *config = NULL;
     int err = 0;
@@ -412,6 +418,7 @@ int pf_hf_write_from(const char *dir, const struct pf_ckpt_live *live, int64_t n
         pf_free(message);
     }
 out:
+    (void)pf_close(w.lock_fd, NULL);
     pf_free(w.staging);
     pf_free(w.tensors);
     pf_free(sorted);

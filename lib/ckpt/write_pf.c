@@ -38,6 +38,7 @@ struct saver {
     char *staging, *final, *removing, *latest;
     char *old_latest;  /* what `latest` says before */
     char previous[33]; /* digest of the checkpoint that it names */
+    int lock_fd;       /* of the staging directory */
     bool staged, renamed;
     bool replaces; /* a whole checkpoint of this step is there: exchange the two */
 };
@@ -57,15 +58,6 @@ static int name_paths(struct saver *s)
     s->final = pf_path_join(dir, s->name);
     s->latest = pf_path_join(dir, CKPT_LATEST);
     return s->staging && s->removing && s->final && s->latest ? 0 : PF_ENOMEM;
-}
-
-int ckpt_make_staging(const char *path)
-{
-    PF_TRY(ckpt_remove(path));
-    if (mkdir(path, 0777) != 0) {
-        return pf_fail_errno(PF_EIO, "cannot make the directory '%s'", path);
-    }
-    return 0;
 }
 
 /* What `latest` names now: what a reader will find in this checkpoint as its predecessor. */
@@ -111,9 +103,9 @@ static int prepare(struct saver *s)
     PF_TRY(look_at_final(s));
     PF_TRY(read_previous(s));
     PF_TRY(ckpt_manifest_head(&s->manifest, s->save, s->previous));
-    PF_TRY(ckpt_make_staging(s->staging));
+    PF_TRY(ckpt_make_staging(s->staging, &s->lock_fd));
     s->staged = true;
-    return 0;
+    return look_at_final(s); /* another process may have saved this step meanwhile */
 }
 
 /* Threads, where there is much to write, so that some hash while others wait for the disk. */
@@ -314,7 +306,7 @@ static int prune(const struct saver *s)
     int err = 0;
 
     PF_TRY(ckpt_remove(s->removing));
-    PF_TRY(ckpt_remove(s->staging)); /* what was replaced */
+    PF_TRY(s->replaces ? ckpt_remove_staging(s->staging) : 0); /* what was replaced */
     if (s->save->total_limit <= 0) {
         return 0;
     }
@@ -354,7 +346,7 @@ static int run(struct saver *s)
 int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
                  const struct pf_ckpt_live *live, int64_t n_live, struct pf_ckpt_saved *saved_out)
 {
-    struct saver s = {.comm = comm, .save = save, .live = live, .n_live = n_live};
+    struct saver s = {.comm = comm, .save = save, .live = live, .n_live = n_live, .lock_fd = -1};
     const double start = pf_time_monotonic();
 
     pf_str_init(&s.manifest);
@@ -372,6 +364,7 @@ int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
         }
         saved_out->seconds = pf_time_monotonic() - start;
     }
+    (void)pf_close(s.lock_fd, NULL);
     ckpt_plan_release(&s.plan);
     pf_str_release(&s.manifest);
     pf_free(s.staging);

@@ -248,10 +248,10 @@ struct pf_ckpt_saved {
  * under the final name.
  *
  * Errors: PF_EREFUSED (without replace a complete checkpoint of this step is there; a file or link
- * has its name), PF_EIO also where the filesystem cannot exchange two directories (renameat2),
- * PF_EINVAL (pieces leave a hole, overlap, or lie outside; JSON that is no object), PF_EDISAGREE
- * (ranks give one tensor different shapes or dtypes), PF_ENOTSUP (a codec that is not in this build),
- * PF_EIO, PF_ENOMEM.
+ * has its name; another process is saving this step), PF_EIO also where the filesystem cannot exchange
+ * two directories (renameat2), PF_EINVAL (pieces leave a hole, overlap, or lie outside; JSON that is no
+ * object), PF_EDISAGREE (ranks give one tensor different shapes or dtypes), PF_ENOTSUP (a codec that is
+ * not in this build), PF_EIO, PF_ENOMEM.
  */
 int pf_ckpt_save(struct pf_comm *comm, const struct pf_ckpt_save *save,
                  const struct pf_ckpt_live *live, int64_t n_live, struct pf_ckpt_saved *saved_out);
