@@ -328,7 +328,7 @@ int train_metrics_step(struct pf_trainer *t, const struct step_result *r)
     pf_json_out_member_f64(&out, "tokens_per_second", rate);
     pf_json_out_member_f64(&out, "step_seconds", r->seconds);
     pf_json_out_member_f64(&out, "mfu", mfu);
-    pf_json_out_member_i64(&out, "peak_memory_bytes", (int64_t)pf_mem_peak_bytes());
+    pf_json_out_member_i64(&out, "peak_memory_bytes", r->peak_bytes);
     PF_TRY(line_end(t, &out));
     const struct pf_tfevents_scalar scalars[] = {{"loss", r->loss},
                                                  {"grad_norm", r->grad_norm},

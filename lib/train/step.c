@@ -214,6 +214,8 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
     PF_TRY(train_grad_norm(t, at_end, &r.grad_norm));
     train_mark(t, PHASE_OPTIMIZER);
     PF_TRY(finish_step(t, at_end, &r));
+    r.peak_bytes = (int64_t)pf_mem_peak_bytes();
+    PF_TRY(pf_comm_all_reduce(t->world, &r.peak_bytes, 1, PF_COMM_I64, PF_COMM_MAX));
     r.seconds = pf_time_monotonic() - started;
     *result_out = r;
     return 0;

@@ -25,6 +25,7 @@
 /* What one step measured, equal on all ranks. */
 struct step_result {
     double loss, grad_norm, learning_rate, seconds;
+    int64_t peak_bytes; /* the most that a rank has held at once */
     bool overflow; /* fp16: a gradient was not finite; no weight was changed */
     int64_t tokens;
 };
