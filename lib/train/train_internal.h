@@ -26,7 +26,7 @@
 struct step_result {
     double loss, grad_norm, learning_rate, seconds;
     int64_t peak_bytes; /* the most that a rank has held at once */
-    bool overflow; /* fp16: a gradient was not finite; no weight was changed */
+    bool overflow;      /* fp16: a gradient was not finite; no weight was changed */
     int64_t tokens;
 };
 
