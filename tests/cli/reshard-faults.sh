@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # pf-reshard killed at every system call and resumed; every system call failing once; a source that
-# changes. Under the final name there is nothing or all of it, the source is never touched, and a run
+# changes; targets that cannot be written. Under the final name there is nothing or all of it, the source is never touched, and a run
 # that is resumed writes what an undisturbed one does.
 #   RESHARD_FAULTS=all: of two processes every call fails, not every tenth, and every allocation.
 set -u
@@ -186,7 +186,37 @@ FAULT_COUNT=$PWD/count LD_PRELOAD=$faults "$reshard" -q src dst --to $layout --t
 [ $stride = 1 ] || stride=61
 over "$(cat count)" FAULT_MEMORY "an allocation fails"
 
+# Where the result cannot be
+unset FAULT_PATHS
+refused() # STATUS PATTERN CLAIM DST
+{
+    "$reshard" -q src "$4" --to $layout 2>err
+    local status=$?
+    [ $status = "$1" ] && grep -v -- '--resume goes on from there' err | grep -c . | grep -qx 1 &&
+        grep -qE "^pf-reshard: $2" err
+    ok $? "$3" "exit $status" "$(cat err)"
+}
+mkdir elsewhere && ln -s elsewhere linked && ln -s nowhere dangling
+refused 2 "'linked' exists and is no directory" "a link to a directory is not followed" linked
+refused 2 "'dangling' exists and is no directory" "nor one to nothing" dangling
+refused 2 "'elsewhere/..' is no name for a new directory" "a name that leads up is refused" elsewhere/..
+is "$(ls elsewhere; ls -d nowhere .staging-linked .staging-dangling 2>/dev/null)" "" "and nothing was written"
+"$reshard" -q src elsewhere/../dst2 --to $layout 2>err && diff -r clean dst2 >/dev/null
+ok $? "a path with '..' on the way leads where it says" "$(cat err)"
+if mkdir small && [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=64k tmpfs small 2>/dev/null; then
+    trap 'umount -l "${small:-}" 2>/dev/null; cd / && rm -rf "${tap_memory:-}"' EXIT
+    small=$PWD/small
+    refused 4 "cannot .*'small/.staging-dst/?.*': No space left on device" "a disk that is full" small/dst
+    is "$(ls small)" "" "leaves nothing under the name"
+    rm -rf small/.staging-dst && mount -o remount,ro small
+    refused 4 "cannot .*'small/.*': Read-only file system" "a target that is read-only" small/dst
+    umount -l small && small=
+else
+    skip "a disk that is full or read-only" "mounting a small file system is not permitted here"
+fi
+
 if command -v "${PF_MPIRUN:-mpirun}" >/dev/null; then
+    export FAULT_PATHS=$PWD/.staging-dst:$PWD/dst
     stride=10
     [ "${RESHARD_FAULTS:-}" != all ] || stride=1
     each ENOSPC $stride 0 "$PF_ROOT/scripts/mpirun-here" -q -n 2
