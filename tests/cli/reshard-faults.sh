@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # pf-reshard killed at every system call and resumed; every system call failing once; a source that
-# changes; targets that cannot be written. Under the final name there is nothing or all of it, the source is never touched, and a run
-# that is resumed writes what an undisturbed one does.
+# changes; targets that cannot be written. Under the final name there is nothing or all of it, the
+# source is never touched, and a run that is resumed writes what an undisturbed one does.
 #   RESHARD_FAULTS=all: of two processes every call fails, not every tenth, and every allocation.
 set -u
 . "$PF_ROOT/tests/tap.sh"

@@ -2,8 +2,8 @@
 /* ranks: 1 4 */
 /*
  * What a loss of power can leave of a save. recorder.so writes down all that the ranks do to a run's
- * directory in four saves: a first, a second, a compressed one that removes the oldest, one that goes back and
- * replaces a step. Then for every prefix of that the states are made that a disk may hold: what was
+ * directory in four saves: a first, one with parity, a compressed one that removes the oldest, one that
+ * goes back and replaces a step. Then for every prefix of that the states are made that a disk may hold: what was
  * synced is there; of the rest each operation on a directory is kept or dropped, each write is kept,
  * dropped, or torn at sectors, in any combination. Each state must load, with its digests, as the save
  * that was acknowledged last or the one under way, have nothing that `verify` finds in it, and let the
@@ -534,12 +534,11 @@ static int save(int64_t step, int seed, bool replace)
                                          .state_json = "{\"position\":3}",
                                          .codec = seed == 3 && pf_planes_is_built() ? PF_CKPT_ZSTD
                                                                                     : PF_CKPT_PLAIN,
+                                         .parity = seed == 2,
                                          .replace = replace,
                                          .total_limit = 2};
-    struct small_state s;
+    const int err = small_state_save_as(world, &options, seed);
 
-    small_state_make(&s, seed, rank, pf_comm_size(world));
-    const int err = pf_ckpt_save(world, &options, s.live, SMALL_N_LIVE, NULL);
     acknowledge(seed);
     return err;
 }

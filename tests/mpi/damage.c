@@ -218,7 +218,14 @@ static bool is_misjudged(const struct damage *d)
     return wrong;
 }
 
-static void every_damage_is_found(enum pf_ckpt_codec codec, const char *name)
+static int save(struct pf_ckpt_save how, const char *name, int step)
+{
+    how.output_dir = at("%s", name);
+    how.step = step;
+    return small_state_save_as(world, &how, step);
+}
+
+static void every_damage_is_found(struct pf_ckpt_save how, const char *name)
 {
     const char *const n_text = getenv("DAMAGES"), *const seed = getenv("DAMAGE_SEED");
     const long total = (n_text ? strtol(n_text, NULL, 10) : 2000) / pf_comm_size(world);
@@ -227,8 +234,7 @@ static void every_damage_is_found(enum pf_ckpt_codec codec, const char *name)
 
     snprintf(dir, sizeof dir, "%s", at("%s-%d/checkpoint-000002", name, rank));
     key = pf_rng_derive(seed ? strtoull(seed, NULL, 10) : 1, (uint64_t)rank);
-    const bool saved = small_state_save(world, at("%s", name), 1, 1, codec) == 0 &&
-                       small_state_save(world, at("%s", name), 2, 2, codec) == 0;
+    const bool saved = save(how, name, 1) == 0 && save(how, name, 2) == 0;
     all_ok(saved, "two states are saved (%s)", name);
     copy_dir(at("%s/checkpoint-000002", name), dir);
     read_files(at("%s/checkpoint-000001", name));
@@ -249,9 +255,10 @@ static void every_damage_is_found(enum pf_ckpt_codec codec, const char *name)
 int main(int argc, char **argv)
 {
     jobs_begin(argc, argv);
-    every_damage_is_found(PF_CKPT_PLAIN, "plain");
+    every_damage_is_found((struct pf_ckpt_save){.codec = PF_CKPT_PLAIN}, "plain");
+    every_damage_is_found((struct pf_ckpt_save){.parity = true}, "parity");
     if (pf_planes_is_built()) {
-        every_damage_is_found(PF_CKPT_ZSTD, "zstd");
+        every_damage_is_found((struct pf_ckpt_save){.codec = PF_CKPT_ZSTD}, "zstd");
     }
     return jobs_end();
 }

@@ -39,12 +39,11 @@ static int save_again(const char *dir)
                                       .step = 1,
                                       .state_json = "{\"position\":3}",
                                       .codec = codec,
+                                      .parity = true,
                                       .replace = true,
                                       .total_limit = 1};
-    struct small_state s;
 
-    small_state_make(&s, 2, 0, 1);
-    return pf_ckpt_save(NULL, &save, s.live, SMALL_N_LIVE, NULL);
+    return small_state_save_as(NULL, &save, 2);
 }
 
 /* Which seed is loaded; negative: the error. */
@@ -172,8 +171,9 @@ static int run_faulted(action_fn *act, const char *variable, long n, bool must_s
 static const struct {
     action_fn *act;
     const char *name;
-} actions[] = {
-    {save_second, "a save"}, {save_again, "a save that replaces one"}, {load_newest, "a load"}};
+} actions[] = {{save_second, "a save"},
+               {save_again, "a save with parity that replaces one"},
+               {load_newest, "a load"}};
 #define N_ACTIONS (sizeof actions / sizeof actions[0])
 
 /* How many allocations an action makes. */

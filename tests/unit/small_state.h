@@ -87,17 +87,24 @@ static inline void small_state_make(struct small_state *s, int seed, int r, int 
         .name = "n", .role = PF_ROLE_SCALAR, .dtype = PF_DTYPE_I64, .data = &s->count};
 }
 
-/* Save it, in whole, as this step of dir; collective over comm. */
+/* Save it, in whole, as these options say; collective over comm. */
+static inline int small_state_save_as(struct pf_comm *comm, const struct pf_ckpt_save *save,
+                                      int seed)
+{
+    struct small_state s;
+
+    small_state_make(&s, seed, comm ? pf_comm_rank(comm) : 0, comm ? pf_comm_size(comm) : 1);
+    return pf_ckpt_save(comm, save, s.live, SMALL_N_LIVE, NULL);
+}
+
+/* The same, as this step of dir. */
 static inline int small_state_save(struct pf_comm *comm, const char *dir, int64_t step, int seed,
                                    enum pf_ckpt_codec codec)
 {
-    const int r = comm ? pf_comm_rank(comm) : 0, size = comm ? pf_comm_size(comm) : 1;
     const struct pf_ckpt_save save = {
         .output_dir = dir, .step = step, .state_json = "{\"position\":3}", .codec = codec};
-    struct small_state s;
 
-    small_state_make(&s, seed, r, size);
-    return pf_ckpt_save(comm, &save, s.live, SMALL_N_LIVE, NULL);
+    return small_state_save_as(comm, &save, seed);
 }
 
 #endif
