@@ -17,24 +17,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "tap.h"
+#include "world.h"
 
-static struct pf_comm *world;
-static int rank, size;
-
-/* One line of TAP for all ranks: it holds if it holds on each. */
-static void all_ok(bool holds, const char *claim)
-{
-    const int err =
-        pf_comm_all_agree(world, holds ? 0 : pf_fail(PF_EDIFFER, "%s", pf_error_message()), NULL);
-
-    if (rank == 0) {
-        ok(err == 0, "%s", claim);
-        if (err) {
-            printf("# %s\n", pf_error_message());
-        }
-    }
-}
+static int size;
 
 static uint32_t mix(uint32_t x)
 {
@@ -628,10 +613,5 @@ int main(int argc, char **argv)
     differing_lists_are_refused();
     nothing_is_allocated_in_a_step();
     calls_are_counted();
-    const int err = pf_comm_finalize(world);
-    if (rank == 0) {
-        ok(err == 0, "the world ends");
-        return done();
-    }
-    return err != 0;
+    return world_end();
 }

@@ -9,24 +9,9 @@
 #include <pf/error.h>
 
 #include "scratch.h"
-#include "tap.h"
+#include "world.h"
 
-static struct pf_comm *world;
-static int rank, size;
-
-/* One line of TAP for all ranks: it holds if it holds on each. */
-static void all_ok(bool holds, const char *claim)
-{
-    const int err =
-        pf_comm_all_agree(world, holds ? 0 : pf_fail(PF_EDIFFER, "%s", pf_error_message()), NULL);
-
-    if (rank == 0) {
-        ok(err == 0, "%s", claim);
-        if (err) {
-            printf("# %s\n", pf_error_message());
-        }
-    }
-}
+static int size;
 
 static void share_scratch(void)
 {
@@ -330,7 +315,7 @@ static void fails(const char *dir, int code, const struct state *s, const char *
             strcmp(pf_path_base(path), "checkpoint-000001") == 0;
     holds = holds && !pf_path_exists(at("fail/.staging-checkpoint-000002")) &&
             !pf_path_exists(at("fail/checkpoint-000002"));
-    all_ok(holds, claim);
+    all_ok(holds, "%s", claim);
     pf_free(path);
 }
 
@@ -392,13 +377,7 @@ static void damage_is_found_by_the_rank_that_hashes(void)
 
 int main(int argc, char **argv)
 {
-    const struct pf_comm_options options = {.timeout_s = 60};
-
-    if (pf_comm_init(&argc, &argv, &options, &world) != 0) {
-        fprintf(stderr, "%s\n", pf_error_message());
-        return 6;
-    }
-    rank = pf_comm_rank(world);
+    world_begin(argc, argv);
     size = pf_comm_size(world);
     share_scratch();
     each_piece_is_written_once();

@@ -11,24 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tap.h"
+#include "world.h"
 
-static struct pf_comm *world;
-static int rank, size;
-
-/* One line of TAP for all ranks: it holds if it holds on each. */
-static void all_ok(bool holds, const char *claim)
-{
-    const int err =
-        pf_comm_all_agree(world, holds ? 0 : pf_fail(PF_EDIFFER, "%s", pf_error_message()), NULL);
-
-    if (rank == 0) {
-        ok(err == 0, "%s", claim);
-        if (err) {
-            printf("# %s\n", pf_error_message());
-        }
-    }
-}
+static int size;
 
 static unsigned char byte_of(int from, int to, int tag, size_t i)
 {
@@ -310,13 +295,7 @@ static void more_than_a_gibibyte(void)
 
 int main(int argc, char **argv)
 {
-    const struct pf_comm_options options = {.timeout_s = 60};
-
-    if (pf_comm_init(&argc, &argv, &options, &world) != 0) {
-        ok(false, "init: %s", pf_error_message());
-        return done();
-    }
-    rank = pf_comm_rank(world);
+    world_begin(argc, argv);
     size = pf_comm_size(world);
     a_pipeline();
     random_orders();
@@ -325,10 +304,5 @@ int main(int argc, char **argv)
     refusals();
     forgotten_messages();
     more_than_a_gibibyte();
-    const int err = pf_comm_finalize(world);
-    if (rank == 0) {
-        ok(err == 0, "the world ends");
-        return done();
-    }
-    return err != 0;
+    return world_end();
 }

@@ -14,23 +14,9 @@
 #include <string.h>
 
 #include "placed.h"
-#include "tap.h"
+#include "world.h"
 
-static struct pf_comm *world;
-static int rank, size;
-
-static void all_ok(bool holds, const char *claim)
-{
-    const int err =
-        pf_comm_all_agree(world, holds ? 0 : pf_fail(PF_EDIFFER, "%s", pf_error_message()), NULL);
-
-    if (rank == 0) {
-        ok(err == 0, "%s", claim);
-        if (err) {
-            printf("# %s\n", pf_error_message());
-        }
-    }
-}
+static int size;
 
 /* The gradient of element `index` of row i: magnitudes that a float sum would mix up. */
 static float value_of(int64_t i, int64_t index)
@@ -239,23 +225,12 @@ static void r29_real(void)
 
 int main(int argc, char **argv)
 {
-    const struct pf_comm_options options = {.timeout_s = 60};
-
-    if (pf_comm_init(&argc, &argv, &options, &world) != 0) {
-        ok(false, "init: %s", pf_error_message());
-        return done();
-    }
-    rank = pf_comm_rank(world);
+    world_begin(argc, argv);
     size = pf_comm_size(world);
     if (size == 1) {
         r29_played();
     } else {
         r29_real();
     }
-    const int err = pf_comm_finalize(world);
-    if (rank == 0) {
-        ok(err == 0, "the world ends");
-        return done();
-    }
-    return err != 0;
+    return world_end();
 }

@@ -8,42 +8,12 @@
 #include <pf/error.h>
 
 #include "scratch.h"
-#include "tap.h"
-
-static struct pf_comm *world;
-static int rank;
-
-/* One line of TAP for all ranks: it holds if it holds on each. */
-static inline void all_ok(bool holds, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static inline void all_ok(bool holds, const char *format, ...)
-{
-    const int err =
-        pf_comm_all_agree(world, holds ? 0 : pf_fail(PF_EDIFFER, "%s", pf_error_message()), NULL);
-    char claim[256];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(claim, sizeof claim, format, args);
-    va_end(args);
-    if (rank == 0) {
-        ok(err == 0, "%s", claim);
-        if (err) {
-            printf("# %s\n", pf_error_message());
-        }
-    }
-}
+#include "world.h"
 
 /* Join the others, and make a scratch directory for all. */
 static inline void jobs_begin(int argc, char **argv)
 {
-    const struct pf_comm_options options = {.timeout_s = 60};
-
-    if (pf_comm_init(&argc, &argv, &options, &world) != 0) {
-        fprintf(stderr, "%s\n", pf_error_message());
-        exit(6);
-    }
-    rank = pf_comm_rank(world);
+    world_begin(argc, argv);
     if (rank == 0) {
         scratch_make();
     }
