@@ -6,7 +6,6 @@
 #include <pf/comm.h>
 
 #define COMM_DEFAULT_TIMEOUT_S 300.0
-#define COMM_DEFAULT_STAGING_BYTES ((size_t)4 << 20)
 
 extern const struct pf_comm_ops pf_comm_ops_self;
 extern const struct pf_comm_ops pf_comm_ops_mpi;

@@ -159,8 +159,8 @@ static int open_world(struct mpi *c, const struct pf_comm_options *options)
     PF_MPI(c, MPI_Comm_dup(MPI_COMM_WORLD, &c->job->news));
     PF_TRY(find_local(c));
     c->job->spin_s = (options->spin_us > 0 ? options->spin_us : DEFAULT_SPIN_US) * 1e-6;
-    return mpi_reserve(&c->base, options->staging_bytes > 0 ? options->staging_bytes
-                                                            : COMM_DEFAULT_STAGING_BYTES);
+    return mpi_reserve(&c->base,
+                       options->staging_bytes > 0 ? options->staging_bytes : PF_COMM_STAGING_BYTES);
 }
 
 /*

@@ -86,6 +86,9 @@ enum pf_comm_kind {
 
 #define PF_COMM_MAX_TAG 16383
 
+/* What the world of a transport reserves for reductions unless it is told another size. */
+#define PF_COMM_STAGING_BYTES ((size_t)4 << 20)
+
 /* Messages of a process that pf_comm_isend and _irecv have begun and pf_comm_wait has not ended. One
  * of more than 1 GiB counts once for each GiB that it has begun. */
 #define PF_COMM_MAX_IN_FLIGHT 256

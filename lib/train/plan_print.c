@@ -189,7 +189,11 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
     }
     const size_t built = t->layout ? plan->stages[plan->stage].total_bytes : 0;
     for (int i = 0; i < plan->n_stages; i++) {
-        add_others(t, held > built ? held - built : 0, &plan->stages[i]);
+        /* One process that plans for many has no transport yet. */
+        add_others(t,
+                   (held > built ? held - built : 0) +
+                       (train_plans_alone(t) ? PF_COMM_STAGING_BYTES : 0),
+                   &plan->stages[i]);
     }
     return 0;
 }
