@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * norm.c - RMSNorm and LayerNorm, forward and backward. A row is read twice, the second time from
- * the first-level cache. (To fetch rows ahead by instruction made it a quarter slower, to work on two rows at once up to twice: the
+ * the first-level cache; a residual is added each time anew, so that the sum, written in the last pass,
+ * can go past the caches. (To fetch rows ahead by instruction made it a quarter slower, to work on two rows at once up to twice: the
  * machine's own guess is better.) Sums along a row run in four vectors and their lanes; sums over rows (the weight gradients) are made by each thread for its rows, in
  * scratch, and then added thread by thread.
  */
@@ -58,36 +59,86 @@ static void add_parts(const float *parts, int n_parts, int64_t stride, int64_t w
     }
 }
 
-V_INLINE struct pair rmsnorm_square(const elem *x, struct pair sum, int64_t n)
+/* A row of a forward call. residual is NULL or not by a constant after inlining. */
+struct norm_in {
+    const elem *x, *residual;
+    elem *sum;
+    bool stream_sum;
+};
+
+/* What the norm is of: x, or the rounded sum. */
+V_INLINE struct pair norm_load(const struct norm_in *in, int64_t i, int64_t n)
 {
-    const struct pair at = pair_load(x, n);
+    const struct pair x = pair_load(in->x + i, n);
+
+    return in->residual ? pair_round(pair_add(x, pair_load(in->residual + i, n))) : x;
+}
+
+/* The same for the last time: the sum is kept. */
+V_INLINE struct pair norm_load_last(const struct norm_in *in, int64_t i, int64_t n)
+{
+    const struct pair x = norm_load(in, i, n);
+
+    if (in->residual) {
+        pair_put(in->sum + i, x, n, in->stream_sum);
+    }
+    return x;
+}
+
+/* May sum, and y of a call that may be in place, go past the caches? */
+V_INLINE bool norm_streams(const struct pf_kctx *ctx, const void *y, const void *x,
+                           const void *residual, int64_t n_rows, int64_t width, int64_t ld)
+{
+    return y && y != x && y != residual && cpu_streams(ctx, y, n_rows, width, ld);
+}
+
+V_INLINE struct pair rmsnorm_square(const struct norm_in *in, struct pair sum, int64_t i, int64_t n)
+{
+    const struct pair at = norm_load(in, i, n);
 
     return pair_fma(at, at, sum);
 }
 
-V_INLINE void rmsnorm_y(const elem *x, const elem *w, float rstd, elem *y, bool stream, int64_t n)
+V_INLINE void rmsnorm_y(const struct norm_in *in, const elem *w, float rstd, elem *y, bool stream,
+                        int64_t i, int64_t n)
 {
-    const struct pair hat = pair_round(pair_scale(pair_load(x, n), rstd));
+    const struct pair hat = pair_round(pair_scale(norm_load_last(in, i, n), rstd));
 
-    pair_put(y, pair_mul(hat, pair_load(w, n)), n, stream);
+    pair_put(y + i, pair_mul(hat, pair_load(w + i, n)), n, stream);
+}
+
+V_INLINE void rmsnorm_fwd_row(const struct pf_rmsnorm_fwd_args *a, const struct norm_in *in,
+                              int64_t r, bool stream)
+{
+    const elem *w = a->weight;
+    elem *y = (elem *)a->y + r * a->ldy;
+    struct sums sq = {0};
+
+    ROW_SUM(a->width, sq.s[u] = rmsnorm_square(in, sq.s[u], i, n));
+    const float rstd = 1.0f / __builtin_sqrtf(sums_total(&sq) / (float)a->width + a->eps);
+    a->rstd[r] = rstd;
+    P_LOOP(0, a->width, rmsnorm_y(in, w, rstd, y, stream, i, n));
 }
 
 static void rmsnorm_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                              int64_t hi)
 {
     const struct pf_rmsnorm_fwd_args *a = args;
-    const elem *w = a->weight;
-    const bool stream = a->y != a->x && cpu_streams(ctx, a->y, a->n_rows, a->width, a->ldy);
+    const bool stream = norm_streams(ctx, a->y, a->x, a->residual, a->n_rows, a->width, a->ldy),
+               stream_sum =
+                   norm_streams(ctx, a->sum, a->x, a->residual, a->n_rows, a->width, a->lds);
 
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
         const elem *x = (const elem *)a->x + r * a->ldx;
-        elem *y = (elem *)a->y + r * a->ldy;
-        struct sums sq = {0};
-        ROW_SUM(a->width, sq.s[u] = rmsnorm_square(x + i, sq.s[u], n));
-        const float rstd = 1.0f / __builtin_sqrtf(sums_total(&sq) / (float)a->width + a->eps);
-        a->rstd[r] = rstd;
-        P_LOOP(0, a->width, rmsnorm_y(x + i, w + i, rstd, y + i, stream, n));
+        if (a->residual) {
+            const struct norm_in in = {x, (const elem *)a->residual + r * a->ldr,
+                                       (elem *)a->sum + r * a->lds, stream_sum};
+            rmsnorm_fwd_row(a, &in, r, stream);
+        } else {
+            const struct norm_in in = {x, NULL, NULL, false};
+            rmsnorm_fwd_row(a, &in, r, stream);
+        }
     }
     e_fence();
 }
@@ -174,9 +225,9 @@ int PF_CPU(rmsnorm_bwd)(const struct pf_kctx *ctx, const void *args)
     return 0;
 }
 
-V_INLINE struct pair layernorm_sum(const elem *x, struct pair sum, int64_t n)
+V_INLINE struct pair layernorm_sum(const struct norm_in *in, struct pair sum, int64_t i, int64_t n)
 {
-    return pair_add(sum, pair_load(x, n));
+    return pair_add(sum, norm_load(in, i, n));
 }
 
 V_INLINE struct pair pair_minus(struct pair x, float mean)
@@ -184,10 +235,11 @@ V_INLINE struct pair pair_minus(struct pair x, float mean)
     return (struct pair){x.a - mean, x.b - mean};
 }
 
-V_INLINE struct pair squared_distance(const elem *x, float mean, struct pair sum, int64_t n)
+V_INLINE struct pair squared_distance(const struct norm_in *in, float mean, struct pair sum,
+                                      int64_t i, int64_t n)
 {
     /* The lanes beyond a tail hold 0 and must not count as distance mean. */
-    const struct pair d = pair_first(pair_minus(pair_load(x, n), mean), n);
+    const struct pair d = pair_first(pair_minus(norm_load(in, i, n), mean), n);
 
     return pair_fma(d, d, sum);
 }
@@ -197,36 +249,53 @@ V_INLINE struct pair layernorm_hat(const elem *x, float mean, float rstd, int64_
     return pair_scale(pair_minus(pair_load(x, n), mean), rstd);
 }
 
-V_INLINE void layernorm_y(const elem *x, const elem *w, const elem *b, float mean, float rstd,
-                          elem *y, bool stream, int64_t n)
+V_INLINE void layernorm_y(const struct norm_in *in, const elem *w, const elem *b, float mean,
+                          float rstd, elem *y, bool stream, int64_t i, int64_t n)
 {
-    const struct pair hat = layernorm_hat(x, mean, rstd, n), bias = {{0}, {0}};
+    const struct pair hat = pair_scale(pair_minus(norm_load_last(in, i, n), mean), rstd);
+    const struct pair bias = {{0}, {0}};
 
-    pair_put(y, pair_fma(hat, pair_load(w, n), b ? pair_load(b, n) : bias), n, stream);
+    pair_put(y + i, pair_fma(hat, pair_load(w + i, n), b ? pair_load(b + i, n) : bias), n, stream);
+}
+
+V_INLINE void layernorm_fwd_row(const struct pf_layernorm_fwd_args *a, const struct norm_in *in,
+                                int64_t r, bool stream)
+{
+    const elem *w = a->weight, *b = a->bias;
+    elem *y = (elem *)a->y + r * a->ldy;
+    struct sums sum = {0}, sq = {0};
+
+    ROW_SUM(a->width, sum.s[u] = layernorm_sum(in, sum.s[u], i, n));
+    const float mean = sums_total(&sum) / (float)a->width;
+    ROW_SUM(a->width, sq.s[u] = squared_distance(in, mean, sq.s[u], i, n));
+    const float rstd = 1.0f / __builtin_sqrtf(sums_total(&sq) / (float)a->width + a->eps);
+    a->mean[r] = mean;
+    a->rstd[r] = rstd;
+    if (b) {
+        P_LOOP(0, a->width, layernorm_y(in, w, b, mean, rstd, y, stream, i, n));
+    } else {
+        P_LOOP(0, a->width, layernorm_y(in, w, NULL, mean, rstd, y, stream, i, n));
+    }
 }
 
 static void layernorm_fwd_part(const struct pf_kctx *ctx, const void *args, int part, int64_t lo,
                                int64_t hi)
 {
     const struct pf_layernorm_fwd_args *a = args;
-    const elem *w = a->weight, *b = a->bias;
-    const bool stream = a->y != a->x && cpu_streams(ctx, a->y, a->n_rows, a->width, a->ldy);
+    const bool stream = norm_streams(ctx, a->y, a->x, a->residual, a->n_rows, a->width, a->ldy),
+               stream_sum =
+                   norm_streams(ctx, a->sum, a->x, a->residual, a->n_rows, a->width, a->lds);
 
     (void)part;
     for (int64_t r = lo; r < hi; r++) {
         const elem *x = (const elem *)a->x + r * a->ldx;
-        elem *y = (elem *)a->y + r * a->ldy;
-        struct sums sum = {0}, sq = {0};
-        ROW_SUM(a->width, sum.s[u] = layernorm_sum(x + i, sum.s[u], n));
-        const float mean = sums_total(&sum) / (float)a->width;
-        ROW_SUM(a->width, sq.s[u] = squared_distance(x + i, mean, sq.s[u], n));
-        const float rstd = 1.0f / __builtin_sqrtf(sums_total(&sq) / (float)a->width + a->eps);
-        a->mean[r] = mean;
-        a->rstd[r] = rstd;
-        if (b) {
-            P_LOOP(0, a->width, layernorm_y(x + i, w + i, b + i, mean, rstd, y + i, stream, n));
+        if (a->residual) {
+            const struct norm_in in = {x, (const elem *)a->residual + r * a->ldr,
+                                       (elem *)a->sum + r * a->lds, stream_sum};
+            layernorm_fwd_row(a, &in, r, stream);
         } else {
-            P_LOOP(0, a->width, layernorm_y(x + i, w + i, NULL, mean, rstd, y + i, stream, n));
+            const struct norm_in in = {x, NULL, NULL, false};
+            layernorm_fwd_row(a, &in, r, stream);
         }
     }
     e_fence();

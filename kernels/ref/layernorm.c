@@ -5,7 +5,7 @@
  *     mean = sum(x)/n,  rstd = 1 / sqrt(sum((x - mean)^2)/n + eps),  h = (x - mean) * rstd
  *     y = h * w + b
  *
- * Backward, with g = dy * w:
+ * With a residual, x is round(x + residual), and sum is that. Backward, with g = dy * w:
  *
  *     dx = rstd * (g - mean(g) - h * mean(g * h)),  dw += sum dy * h,  db += sum dy
  *
@@ -17,22 +17,25 @@ static int layernorm_fwd(enum pf_dtype dtype, const struct pf_kctx *ctx, const v
 {
     const struct pf_layernorm_fwd_args *l = args;
     const double n = (double)l->width;
+    const struct ref_rows rows =
+        ref_norm_rows(dtype, l->n_rows, l->width, (struct ref_rows){l->x, l->ldx},
+                      (struct ref_rows){l->residual, l->ldr}, l->sum, l->lds);
 
     (void)ctx;
     for (int64_t i = 0; i < l->n_rows; i++) {
         double mean = 0, variance = 0;
         for (int64_t j = 0; j < l->width; j++) {
-            mean += ref_load(dtype, l->x, i * l->ldx + j) / n;
+            mean += ref_load(dtype, rows.x, i * rows.ld + j) / n;
         }
         for (int64_t j = 0; j < l->width; j++) {
-            const double off = ref_load(dtype, l->x, i * l->ldx + j) - mean;
+            const double off = ref_load(dtype, rows.x, i * rows.ld + j) - mean;
             variance += off * off / n;
         }
         const double rstd = 1 / sqrt(variance + (double)l->eps);
         l->mean[i] = (float)mean;
         l->rstd[i] = (float)rstd;
         for (int64_t j = 0; j < l->width; j++) {
-            const double h = (ref_load(dtype, l->x, i * l->ldx + j) - mean) * rstd;
+            const double h = (ref_load(dtype, rows.x, i * rows.ld + j) - mean) * rstd;
             const double bias = l->bias ? ref_load(dtype, l->bias, j) : 0;
             ref_store(dtype, l->y, i * l->ldy + j, h * ref_load(dtype, l->weight, j) + bias);
         }

@@ -58,6 +58,30 @@ static inline void ref_accumulate(float *sum, double value)
     *sum = (float)((double)*sum + value);
 }
 
+/* Rows of elements at distance ld. */
+struct ref_rows {
+    const void *x;
+    int64_t ld;
+};
+
+/* The rows that a norm is of: x, or x + residual, written to sum. */
+static inline struct ref_rows ref_norm_rows(enum pf_dtype dtype, int64_t n_rows, int64_t width,
+                                            struct ref_rows x, struct ref_rows residual, void *sum,
+                                            int64_t lds)
+{
+    if (!residual.x) {
+        return x;
+    }
+    for (int64_t i = 0; i < n_rows; i++) {
+        for (int64_t j = 0; j < width; j++) {
+            ref_store(dtype, sum, i * lds + j,
+                      ref_load(dtype, x.x, i * x.ld + j) +
+                          ref_load(dtype, residual.x, i * residual.ld + j));
+        }
+    }
+    return (struct ref_rows){sum, lds};
+}
+
 /* The position of token t. */
 static inline int64_t ref_position(const int32_t *positions, int64_t t, int64_t seq)
 {

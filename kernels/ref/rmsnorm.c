@@ -4,7 +4,8 @@
  *
  *     rstd = 1 / sqrt(mean(x^2) + eps),  h = round(x * rstd),  y = h * w
  *
- * round is to the dtype of x, before the weight multiplies. Backward, with g = dy * w:
+ * round is to the dtype of x, before the weight multiplies. With a residual, x is round(x + residual),
+ * and sum is that. Backward, with g = dy * w:
  *
  *     dx = rstd * (g - x*rstd * mean(g * x*rstd)),  dw += sum over rows of dy * h
  *
@@ -16,18 +17,21 @@ static int rmsnorm_fwd(enum pf_dtype dtype, const struct pf_kctx *ctx, const voi
 {
     const struct pf_rmsnorm_fwd_args *r = args;
     const int64_t n = r->width;
+    const struct ref_rows rows =
+        ref_norm_rows(dtype, r->n_rows, n, (struct ref_rows){r->x, r->ldx},
+                      (struct ref_rows){r->residual, r->ldr}, r->sum, r->lds);
 
     (void)ctx;
     for (int64_t i = 0; i < r->n_rows; i++) {
         double sum = 0;
         for (int64_t j = 0; j < n; j++) {
-            const double x = ref_load(dtype, r->x, i * r->ldx + j);
+            const double x = ref_load(dtype, rows.x, i * rows.ld + j);
             sum += x * x;
         }
         const double rstd = 1 / sqrt(sum / (double)n + (double)r->eps);
         r->rstd[i] = (float)rstd;
         for (int64_t j = 0; j < n; j++) {
-            const double h = ref_round(dtype, ref_load(dtype, r->x, i * r->ldx + j) * rstd);
+            const double h = ref_round(dtype, ref_load(dtype, rows.x, i * rows.ld + j) * rstd);
             ref_store(dtype, r->y, i * r->ldy + j, h * ref_load(dtype, r->weight, j));
         }
     }

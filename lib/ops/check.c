@@ -221,6 +221,17 @@ static int check_embed_bwd(struct call *c, const void *args)
     return 0;
 }
 
+/* What a norm adds to x first: residual [rows, width] at distance ldr, into sum at lds; both or none. */
+static int check_norm_sum(const struct call *c, int64_t rows, int64_t width, const void *residual,
+                          int64_t ldr, const void *sum, int64_t lds)
+{
+    if (!residual && !sum) {
+        return 0;
+    }
+    PF_TRY(check_rows(c, "residual", residual, rows, width, ldr));
+    return check_rows(c, "sum", sum, rows, width, lds);
+}
+
 static int check_rmsnorm_fwd(struct call *c, const void *args)
 {
     const struct pf_rmsnorm_fwd_args *a = args;
@@ -230,6 +241,7 @@ static int check_rmsnorm_fwd(struct call *c, const void *args)
     PF_TRY(check_rows(c, "y", a->y, a->n_rows, a->width, a->ldy));
     PF_TRY(check_rows(c, "weight", a->weight, 1, a->width, a->width));
     PF_TRY(check_f32(c, "rstd", a->rstd, a->n_rows));
+    PF_TRY(check_norm_sum(c, a->n_rows, a->width, a->residual, a->ldr, a->sum, a->lds));
     c->empty = a->n_rows == 0;
     return 0;
 }
@@ -269,6 +281,7 @@ static int check_layernorm_fwd(struct call *c, const void *args)
     }
     PF_TRY(check_f32(c, "mean", a->mean, a->n_rows));
     PF_TRY(check_f32(c, "rstd", a->rstd, a->n_rows));
+    PF_TRY(check_norm_sum(c, a->n_rows, a->width, a->residual, a->ldr, a->sum, a->lds));
     c->empty = a->n_rows == 0;
     return 0;
 }

@@ -107,7 +107,7 @@ static struct count count_norm_op(enum pf_op op, const void *args)
 {
     if (op == PF_OP_RMSNORM_FWD) {
         const struct pf_rmsnorm_fwd_args *const a = args;
-        return count_norm(a->n_rows, a->width, 2, 1);
+        return count_norm(a->n_rows, a->width, a->residual ? 4 : 2, 1);
     }
     if (op == PF_OP_RMSNORM_BWD) {
         const struct pf_rmsnorm_bwd_args *const a = args;
@@ -115,7 +115,7 @@ static struct count count_norm_op(enum pf_op op, const void *args)
     }
     if (op == PF_OP_LAYERNORM_FWD) {
         const struct pf_layernorm_fwd_args *const a = args;
-        return count_norm(a->n_rows, a->width, 2, 2);
+        return count_norm(a->n_rows, a->width, a->residual ? 4 : 2, 2);
     }
     const struct pf_layernorm_bwd_args *const a = args;
     return count_norm(a->n_rows, a->width, a->dx_accumulate ? 4 : 3, 2);

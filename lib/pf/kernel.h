@@ -140,6 +140,10 @@ struct pf_embed_bwd_args {
  * RMSNorm, Source: Zhang & Sennrich 2019; as transformers' LlamaRMSNorm: rstd = 1/sqrt(mean(x^2) +
  * eps) in fp32, y = round(x*rstd) * weight, where round is to the dtype of x. Rows are n_rows
  * vectors of width elements at distance ldx, ldy. Overwrites y and rstd.
+ *
+ * With a residual, x is x + residual, rounded to the dtype, in all of the above, and is written to sum:
+ * the bits of add, then norm. residual and sum are both given or both NULL; sum may be x or residual
+ * (at its distance), y may not be sum.
  */
 struct pf_rmsnorm_fwd_args {
     int64_t n_rows, width, ldx, ldy;
@@ -147,6 +151,9 @@ struct pf_rmsnorm_fwd_args {
     float eps;
     void *y;
     float *rstd; /* [n_rows] saved for backward */
+    const void *residual;
+    void *sum;
+    int64_t ldr, lds; /* of residual and sum */
 };
 
 /* dx (=, or += if dx_accumulate) and dweight[width] += from dy, x, rstd. dx may be dy. The sum over
@@ -160,13 +167,17 @@ struct pf_rmsnorm_bwd_args {
     float *dweight; /* accumulate; NULL if frozen */
 };
 
-/* LayerNorm, Source: Ba et al. 2016, biased variance: y = (x - mean) * rstd * weight + bias. */
+/* LayerNorm, Source: Ba et al. 2016, biased variance: y = (x - mean) * rstd * weight + bias.
+ * residual and sum: as for rmsnorm_fwd. */
 struct pf_layernorm_fwd_args {
     int64_t n_rows, width, ldx, ldy;
     const void *x, *weight, *bias; /* bias may be NULL */
     float eps;
     void *y;
     float *mean, *rstd; /* [n_rows] each */
+    const void *residual;
+    void *sum;
+    int64_t ldr, lds; /* of residual and sum */
 };
 
 /* Scratch: 2 * n_threads * width floats. */

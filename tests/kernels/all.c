@@ -292,16 +292,50 @@ static bool build_embed_bwd(struct run *r, int i)
     return true;
 }
 
+/* What a norm's x comes with: nothing, a residual and its sum, and a sum in place of x or residual. */
+struct norm_sum {
+    const void *x, *residual;
+    void *sum;
+    int64_t ldr, lds;
+};
+enum { NORM_MODES = 4 };
+
+static struct norm_sum norm_sum(struct run *r, int mode, int i, int64_t rows, int64_t width,
+                                int64_t ldx)
+{
+    struct norm_sum n = {.ldr = padded(i / 3, width)};
+
+    n.x = mode == 2 ? n.sum = inout(r, rows, width, ldx) : input(r, rows, width, ldx);
+    n.lds = mode == 2 ? ldx : n.ldr;
+    if (mode == 3) {
+        n.residual = n.sum = inout(r, rows, width, n.ldr);
+    } else if (mode) {
+        n.residual = input(r, rows, width, n.ldr);
+    }
+    if (mode == 1) {
+        n.lds = padded(i / 2, width);
+        n.sum = output(r, rows, width, n.lds);
+    }
+    return n;
+}
+
 static bool build_rmsnorm_fwd(struct run *r, int i)
 {
     struct pf_rmsnorm_fwd_args *n = &r->args.rmsnorm_fwd;
+    const int shape = i / NORM_MODES, mode = i % NORM_MODES;
 
-    TAKE(i, row_shapes);
-    *n = (struct pf_rmsnorm_fwd_args){.n_rows = row_shapes[i][0], .width = row_shapes[i][1]};
-    n->ldx = padded(i, n->width);
-    n->ldy = padded(i / 2, n->width);
+    TAKE(shape, row_shapes);
+    *n =
+        (struct pf_rmsnorm_fwd_args){.n_rows = row_shapes[shape][0], .width = row_shapes[shape][1]};
+    n->ldx = padded(shape, n->width);
+    n->ldy = padded(shape / 2, n->width);
     n->eps = 1e-5f;
-    n->x = input(r, n->n_rows, n->width, n->ldx);
+    const struct norm_sum s = norm_sum(r, mode, i, n->n_rows, n->width, n->ldx);
+    n->x = s.x;
+    n->residual = s.residual;
+    n->ldr = s.ldr;
+    n->sum = s.sum;
+    n->lds = s.lds;
     n->weight = input(r, 1, n->width, n->width);
     n->y = output(r, n->n_rows, n->width, n->ldy);
     n->rstd = output_f32(r, n->n_rows);
@@ -332,13 +366,20 @@ static bool build_rmsnorm_bwd(struct run *r, int i)
 static bool build_layernorm_fwd(struct run *r, int i)
 {
     struct pf_layernorm_fwd_args *n = &r->args.layernorm_fwd;
+    const int shape = i / NORM_MODES, mode = i % NORM_MODES;
 
-    TAKE(i, row_shapes);
-    *n = (struct pf_layernorm_fwd_args){.n_rows = row_shapes[i][0], .width = row_shapes[i][1]};
-    n->ldx = padded(i, n->width);
-    n->ldy = padded(i / 2, n->width);
+    TAKE(shape, row_shapes);
+    *n = (struct pf_layernorm_fwd_args){.n_rows = row_shapes[shape][0],
+                                        .width = row_shapes[shape][1]};
+    n->ldx = padded(shape, n->width);
+    n->ldy = padded(shape / 2, n->width);
     n->eps = 1e-2f; /* rows of one element have no variance: their rstd is that of eps */
-    n->x = input(r, n->n_rows, n->width, n->ldx);
+    const struct norm_sum s = norm_sum(r, mode, i, n->n_rows, n->width, n->ldx);
+    n->x = s.x;
+    n->residual = s.residual;
+    n->ldr = s.ldr;
+    n->sum = s.sum;
+    n->lds = s.lds;
     n->weight = input(r, 1, n->width, n->width);
     n->bias = i % 3 ? input(r, 1, n->width, n->width) : NULL;
     n->y = output(r, n->n_rows, n->width, n->ldy);

@@ -167,18 +167,32 @@ static float norm_mean[NORM_ROWS], norm_rstd[NORM_ROWS], norm_dy[NORM_N];
 static double rmsnorm_loss(void)
 {
     must(pf_op_rmsnorm_fwd(ops, PF_DTYPE_F32,
-                           &(struct pf_rmsnorm_fwd_args){NORM_ROWS, NORM_WIDTH, NORM_WIDTH,
-                                                         NORM_WIDTH, norm_x, norm_w, 1e-5f, norm_y,
-                                                         norm_rstd}));
+                           &(struct pf_rmsnorm_fwd_args){.n_rows = NORM_ROWS,
+                                                         .width = NORM_WIDTH,
+                                                         .ldx = NORM_WIDTH,
+                                                         .ldy = NORM_WIDTH,
+                                                         .x = norm_x,
+                                                         .weight = norm_w,
+                                                         .eps = 1e-5f,
+                                                         .y = norm_y,
+                                                         .rstd = norm_rstd}));
     return weighted(norm_dy, norm_y, NORM_N);
 }
 
 static double layernorm_loss(void)
 {
     must(pf_op_layernorm_fwd(ops, PF_DTYPE_F32,
-                             &(struct pf_layernorm_fwd_args){NORM_ROWS, NORM_WIDTH, NORM_WIDTH,
-                                                             NORM_WIDTH, norm_x, norm_w, norm_b,
-                                                             1e-5f, norm_y, norm_mean, norm_rstd}));
+                             &(struct pf_layernorm_fwd_args){.n_rows = NORM_ROWS,
+                                                             .width = NORM_WIDTH,
+                                                             .ldx = NORM_WIDTH,
+                                                             .ldy = NORM_WIDTH,
+                                                             .x = norm_x,
+                                                             .weight = norm_w,
+                                                             .bias = norm_b,
+                                                             .eps = 1e-5f,
+                                                             .y = norm_y,
+                                                             .mean = norm_mean,
+                                                             .rstd = norm_rstd}));
     return weighted(norm_dy, norm_y, NORM_N);
 }
 
@@ -264,7 +278,14 @@ static void rmsnorm_rounds_before_the_weight(void)
     for (int k = 1; k < 40; k++) {
         w[0] = w[1] = pf_bf16_from_f32(1 + (float)k / 128);
         must(pf_op_rmsnorm_fwd(ops, PF_DTYPE_BF16,
-                               &(struct pf_rmsnorm_fwd_args){1, 2, 2, 2, x, w, 0, y, &rstd}));
+                               &(struct pf_rmsnorm_fwd_args){.n_rows = 1,
+                                                             .width = 2,
+                                                             .ldx = 2,
+                                                             .ldy = 2,
+                                                             .x = x,
+                                                             .weight = w,
+                                                             .y = y,
+                                                             .rstd = &rstd}));
         for (int i = 0; i < 2; i++) {
             const float h = pf_f32_from_bf16(x[i]) * rstd, weight = pf_f32_from_bf16(w[i]);
             const uint16_t twice = pf_bf16_from_f32(pf_f32_from_bf16(pf_bf16_from_f32(h)) * weight);
