@@ -157,8 +157,14 @@ static void build_rmsnorm_fwd(struct bench_call *c, const struct bench_shape *s)
     a->weight = in(c, 1, w);
     a->y = out(c, n, w);
     a->rstd = out_f32(c, 1, n);
+    if (s->residual) {
+        a->residual = in(c, n, w);
+        a->sum = out(c, n, w);
+        a->ldr = a->lds = w;
+    }
 }
 
+/* Behind a residual the gradient of the sum is there already, and is added to. */
 static void build_rmsnorm_bwd(struct bench_call *c, const struct bench_shape *s)
 {
     const int64_t n = s->d[0], w = s->d[1];
@@ -169,7 +175,8 @@ static void build_rmsnorm_bwd(struct bench_call *c, const struct bench_shape *s)
     a->weight = in(c, 1, w);
     a->dy = in(c, n, w);
     a->rstd = in_f32(c, 1, n, 0.5f, 1.5f);
-    a->dx = out(c, n, w);
+    a->dx_accumulate = s->residual;
+    a->dx = s->residual ? in_out(c, n, w) : out(c, n, w);
     a->dweight = in_out_f32(c, 1, w, -1, 1);
 }
 
@@ -185,6 +192,11 @@ static void build_layernorm_fwd(struct bench_call *c, const struct bench_shape *
     a->y = out(c, n, w);
     a->mean = out_f32(c, 1, n);
     a->rstd = out_f32(c, 1, n);
+    if (s->residual) {
+        a->residual = in(c, n, w);
+        a->sum = out(c, n, w);
+        a->ldr = a->lds = w;
+    }
 }
 
 static void build_layernorm_bwd(struct bench_call *c, const struct bench_shape *s)
@@ -198,7 +210,8 @@ static void build_layernorm_bwd(struct bench_call *c, const struct bench_shape *
     a->dy = in(c, n, w);
     a->mean = in_f32(c, 1, n, -0.2f, 0.2f);
     a->rstd = in_f32(c, 1, n, 0.5f, 1.5f);
-    a->dx = out(c, n, w);
+    a->dx_accumulate = s->residual;
+    a->dx = s->residual ? in_out(c, n, w) : out(c, n, w);
     a->dweight = in_out_f32(c, 1, w, -1, 1);
     a->dbias = in_out_f32(c, 1, w, -1, 1);
 }
@@ -540,6 +553,7 @@ CALL(adamw)
 #undef CALL
 
 #define ROWS "ROWSxWIDTH", 2, "4096x1024"
+#define NORMS "ROWSxWIDTH[+residual]", 2, "4096x1024,4096x1024+residual"
 #define ELEMENTS "N", 1, "4194304"
 /* Each weight of GPT-2 124M and of a model of 6 layers x 384 at 1024 tokens: the product forward, that
  * of the input's gradient, and that of the weight's (tn: fp32, added to). Then GPT-2's products that
@@ -559,13 +573,13 @@ const struct bench_op bench_ops[] = {
      NULL, NULL, NULL, NULL, call_embed_fwd},
     {PF_OP_EMBED_BWD, "TOKENSxWIDTHxROWS", 3, "4096x1024x8192", PF_BENCH_BYTE, build_embed_bwd,
      NULL, NULL, NULL, NULL, call_embed_bwd},
-    {PF_OP_RMSNORM_FWD, ROWS, PF_BENCH_BYTE, build_rmsnorm_fwd, sum_width, NULL, NULL, NULL,
+    {PF_OP_RMSNORM_FWD, NORMS, PF_BENCH_BYTE, build_rmsnorm_fwd, sum_width, NULL, NULL, NULL,
      call_rmsnorm_fwd},
-    {PF_OP_RMSNORM_BWD, ROWS, PF_BENCH_BYTE, build_rmsnorm_bwd, sum_rows, NULL, NULL, NULL,
+    {PF_OP_RMSNORM_BWD, NORMS, PF_BENCH_BYTE, build_rmsnorm_bwd, sum_rows, NULL, NULL, NULL,
      call_rmsnorm_bwd},
-    {PF_OP_LAYERNORM_FWD, ROWS, PF_BENCH_BYTE, build_layernorm_fwd, sum_width, NULL, NULL, NULL,
+    {PF_OP_LAYERNORM_FWD, NORMS, PF_BENCH_BYTE, build_layernorm_fwd, sum_width, NULL, NULL, NULL,
      call_layernorm_fwd},
-    {PF_OP_LAYERNORM_BWD, ROWS, PF_BENCH_BYTE, build_layernorm_bwd, sum_rows, NULL, NULL, NULL,
+    {PF_OP_LAYERNORM_BWD, NORMS, PF_BENCH_BYTE, build_layernorm_bwd, sum_rows, NULL, NULL, NULL,
      call_layernorm_bwd},
     {PF_OP_ROPE, "TOKENSxHEADSxDIM", 3, "4096x16x64", PF_BENCH_BYTE, build_rope, NULL, NULL, NULL,
      NULL, call_rope},

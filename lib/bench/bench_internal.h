@@ -21,8 +21,8 @@ struct bench_shape {
     int64_t d[BENCH_MAX_DIMS];
     bool trans_a, trans_b; /* gemm only */
     bool accumulate;       /* gemm only: a weight gradient, fp32 and added to */
-    /* gemm only: what ends it */
-    bool residual, activate;
+    bool residual;         /* what ends a gemm, or what a norm begins with */
+    bool activate;         /* gemm only */
     enum pf_act_kind act;
 };
 

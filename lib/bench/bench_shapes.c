@@ -50,17 +50,34 @@ static int parse_transposes(const struct bench_op *op, const char *text, const c
     return letters[2] ? parse_end(op, text, letters + 3, shape) : 0;
 }
 
+static bool is_norm(enum pf_op op)
+{
+    return op == PF_OP_RMSNORM_FWD || op == PF_OP_RMSNORM_BWD || op == PF_OP_LAYERNORM_FWD ||
+           op == PF_OP_LAYERNORM_BWD;
+}
+
+/* What follows the extents, with the character before it. */
+static int parse_suffix(const struct bench_op *op, const char *text, const char *suffix,
+                        struct bench_shape *shape)
+{
+    if (*suffix == ':') {
+        return parse_transposes(op, text, suffix + 1, shape);
+    }
+    shape->residual = is_norm(op->op) && strcmp(suffix, "+residual") == 0;
+    return *suffix && !shape->residual ? bad_shape(op, text) : 0;
+}
+
 /* "1024x384x1536:nt"; *is_whole_out: transposes were given, or there are none to give. */
 static int parse_shape(const struct bench_op *op, const char *text, struct bench_shape *shape_out,
                        bool *is_whole_out)
 {
     struct bench_shape shape = {.trans_a = false};
     struct pf_str_list parts = {0};
-    const char *const colon = strchr(text, ':');
+    const char *const suffix = text + strcspn(text, ":+");
     char *extents = NULL;
     int err = 0;
 
-    extents = pf_strndup(text, colon ? (size_t)(colon - text) : strlen(text));
+    extents = pf_strndup(text, (size_t)(suffix - text));
     PF_TRY_GOTO(extents ? 0 : PF_ENOMEM, out);
     PF_TRY_GOTO(pf_str_split(extents, 'x', true, &parts), out);
     PF_TRY_GOTO((int)parts.n == op->n_dims ? 0 : bad_shape(op, text), out);
@@ -72,8 +89,8 @@ static int parse_shape(const struct bench_op *op, const char *text, struct bench
             goto out;
         }
     }
-    PF_TRY_GOTO(colon ? parse_transposes(op, text, colon + 1, &shape) : 0, out);
-    *is_whole_out = colon != NULL || op->op != PF_OP_GEMM;
+    PF_TRY_GOTO(parse_suffix(op, text, suffix, &shape), out);
+    *is_whole_out = *suffix || op->op != PF_OP_GEMM;
     *shape_out = shape;
 out:
     pf_str_list_release(&parts);
@@ -95,6 +112,8 @@ static void print_shape(const struct bench_op *op, const struct bench_shape *s, 
                        s->residual   ? "residual"
                        : s->activate ? act_names[s->act]
                                      : "");
+    } else if (s->residual) {
+        (void)snprintf(text + n, 64 - n, "+residual");
     }
 }
 

@@ -62,6 +62,8 @@ refuses 2 "'4x4x4:xy' is no shape" ops gemm --shape 4x4x4:xy
 refuses 2 "'4x4x4:tn+relu' is no shape" ops gemm --shape 4x4x4:tn+relu
 refuses 2 "'4x4x4:nt+tanh' is no shape" ops gemm --shape 4x4x4:nt+tanh
 refuses 2 "'4x4:nn' is no shape" ops rmsnorm_fwd --shape 4x4:nn
+refuses 2 "'4x4+bias' is no shape" ops rmsnorm_fwd --shape 4x4+bias
+refuses 2 "'4x4+residual' is no shape" ops glu_fwd --shape 4x4+residual
 refuses 2 "--dtype is" ops gemm --dtype int8
 refuses 2 "--against is onednn or openblas" ops gemm --against mkl
 refuses 2 "no kernel 'abacus' serves here" ops gemm --kernel abacus
@@ -91,12 +93,12 @@ refuses 4 "nowhere" step nowhere
 # What there is.
 gives 0 "--list" ops --list
 for case in 'gemm F32 1024x1152x384:nt' 'gemm BF16 1024x3072x768:nt+gelu_tanh' 'gemm BF16 1024x768x3072:tn' 'adamw F32' 'rope BF16' \
-    'attention_bwd F32 1x2048x4x4x64' 'cross_entropy F32 1024x8192'; do
+    'attention_bwd F32 1x2048x4x4x64' 'cross_entropy F32 1024x8192' 'rmsnorm_fwd F32 4096x1024+residual'; do
     grep -qF -- "$case" out
     ok $? "--list names $case"
 done
 gives 0 "--list of a glob" ops 'rmsnorm*' --dtype float32 --list
-is "$(cut -d' ' -f1 out | tr '\n' ' ')" "rmsnorm_fwd rmsnorm_bwd " "a glob chooses"
+is "$(cut -d' ' -f1 out | uniq | tr '\n' ' ')" "rmsnorm_fwd rmsnorm_bwd " "a glob chooses"
 
 # Every op, at a small shape, is right.
 small="--threads 1 --repeat 3 --warmup 1 --no-progress"
