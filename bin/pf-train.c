@@ -199,7 +199,8 @@ int main(int argc, char **argv)
     struct options o = {0};
     bool done;
     const struct pf_opt table[] = {
-        {0, "plan", NULL, "print layout, memory and schedule; start nothing", PF_OPT_FLAG, &o.plan},
+        {0, "plan", NULL, "print layout, memory, traffic, schedule; start nothing", PF_OPT_FLAG,
+         &o.plan},
         {0, "check", NULL, "as --plan, and open the data and the checkpoint to be resumed",
          PF_OPT_FLAG, &o.check},
         {0, "stop", "DIR", "ask the run in DIR to save and end", PF_OPT_STRING, &o.stop},

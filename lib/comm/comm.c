@@ -278,6 +278,27 @@ void pf_comm_stats(const struct pf_comm *comm, struct pf_comm_stats *stats_out)
     *stats_out = comm->stats;
 }
 
+uint64_t pf_comm_sent_bytes(enum pf_comm_kind kind, uint64_t bytes, int size)
+{
+    const uint64_t n = (uint64_t)size, others = n - 1;
+
+    switch (kind) {
+    case PF_COMM_ALL_REDUCE:
+        return 2 * others * bytes / n;
+    case PF_COMM_REDUCE_SCATTER:
+    case PF_COMM_ALL_TO_ALL:
+    case PF_COMM_BROADCAST:
+    case PF_COMM_REDUCE:
+        return others * bytes / n;
+    case PF_COMM_ALL_GATHER:
+        return others * bytes;
+    case PF_COMM_SEND:
+        return bytes;
+    default:
+        return 0;
+    }
+}
+
 const char *pf_comm_kind_name(enum pf_comm_kind kind)
 {
     return kind_names[kind];

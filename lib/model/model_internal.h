@@ -138,6 +138,8 @@ int64_t model_layers_max(const struct pf_model_spec *spec, const struct pf_model
 bool model_recomputes(const struct pf_model_spec *spec, const struct pf_model_options *options,
                       int64_t i);
 int64_t model_group_size(const struct pf_model_spec *spec, const struct pf_model_options *options);
+/* Do sums of backward go on in slices, one for each rank, while the rank computes? */
+bool model_sums_overlap(const struct pf_model_spec *spec, const struct pf_model_options *options);
 struct pf_model_chunk model_chunk(const struct pf_model_spec *spec,
                                   const struct pf_model_options *options, int chunk);
 /* plan.c: allocate the arena and hand out the buffers of a model whose other fields are set. */

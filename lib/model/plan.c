@@ -282,13 +282,10 @@ static void plan_live(struct cursor *c, const struct shape *s, struct live_saved
     }
 }
 
-/* Sums go on in slices, one for each rank. */
-static bool sums_overlap(const struct shape *s)
+bool model_sums_overlap(const struct pf_model_spec *spec, const struct pf_model_options *o)
 {
-    const struct pf_model_options *const o = s->options;
-
     return o->train && o->overlap_sums && o->n_tp > 1 && o->n_tp <= PF_COMM_SUM_RANKS &&
-           s->n_tokens * s->spec->hidden % o->n_tp == 0;
+           o->batch * o->seq * spec->hidden % o->n_tp == 0;
 }
 
 static void plan_work(struct cursor *c, const struct shape *s, struct work *w)
@@ -297,7 +294,7 @@ static void plan_work(struct cursor *c, const struct shape *s, struct work *w)
 
     w->dh = take_rows(c, s, s->spec->hidden);
     w->staging =
-        sums_overlap(s)
+        model_sums_overlap(s->spec, o)
             ? take_bytes(c, s->n_tokens * s->spec->hidden / o->n_tp * (o->n_tp - 1), s->element)
             : NULL;
     w->full = o->sequence_parallel ? take_rows(c, s, s->spec->hidden) : NULL;

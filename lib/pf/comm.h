@@ -246,6 +246,11 @@ const char *pf_comm_name(const struct pf_comm *comm);
 const char *pf_comm_backend(const struct pf_comm *comm);
 void pf_comm_stats(const struct pf_comm *comm, struct pf_comm_stats *stats_out);
 
+/* The least that a rank of `size` must send, on average over the ranks, where `bytes` are what
+ * pf_comm_stats counts of such calls: a ring's share of collectives. The mpi backend sends as much,
+ * more only in short reductions. 0 for receives and waits. */
+uint64_t pf_comm_sent_bytes(enum pf_comm_kind kind, uint64_t bytes, int size);
+
 /* "all_reduce", "recv"... */
 const char *pf_comm_kind_name(enum pf_comm_kind kind);
 

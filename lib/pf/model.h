@@ -124,6 +124,15 @@ struct pf_model_plan {
 int pf_model_plan(const struct pf_model_spec *spec, const struct pf_model_options *options,
                   struct pf_model_plan *plan_out);
 
+/* A pass of one micro-batch through a chunk; its backward is in two parts with split_backward. */
+enum pf_model_pass { PF_MODEL_FORWARD, PF_MODEL_BACKWARD, PF_MODEL_BACKWARD_WEIGHTS };
+
+/* Add to bytes[kind] what a pass of training brings to the collectives and messages of the
+ * tensor-parallel ranks, as pf_comm_stats counts it on each of them. For any rank, without a model. */
+void pf_model_traffic(const struct pf_model_spec *spec, const struct pf_table *table,
+                      const struct pf_model_options *options, int chunk, enum pf_model_pass pass,
+                      uint64_t bytes[PF_COMM_KIND_COUNT]);
+
 /*
  * spec, table, layout and ops must outlive the model. Errors: PF_EINVAL (a sequence longer than the
  * learned positions, tokens that n_tp does not divide), PF_ENOTSUP, PF_ENOMEM.

@@ -231,6 +231,10 @@ int pf_schedule_time(const struct pf_schedule *schedule, const struct pf_sched_c
                      struct pf_sched_timeline **timeline_out);
 void pf_sched_timeline_free(struct pf_sched_timeline *timeline);
 
+/* The bubble where all chunks cost the same, backward takes twice as long as forward, half of it for the
+ * weights' gradients, and messages take no time. Errors as of pf_schedule_time. */
+int pf_schedule_bubble(const struct pf_schedule *schedule, double *bubble_out);
+
 /*
  * Which schedule a config asks for. Keys by PaddleFormers' names; pipeline_schedule_mode by
  * PaddlePaddle's (auto-parallel) names.

@@ -86,7 +86,7 @@ int pf_trainer_hold_signals(void);
  */
 int pf_trainer_wait_passively(const struct pf_config *config);
 
-/* The resolved plan for people (--plan): layout, batch arithmetic, memory, schedule; as JSON with
+/* The resolved plan for people (--plan): layout, batch arithmetic, memory, traffic, schedule; as JSON with
  * json. Local; before or after build. */
 int pf_trainer_print_plan(struct pf_trainer *trainer, bool json, FILE *to);
 

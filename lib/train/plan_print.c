@@ -7,6 +7,7 @@
 #include <pf/error.h>
 #include <pf/json.h>
 #include <pf/mem.h>
+#include <pf/traffic.h>
 
 #include <inttypes.h>
 #include <string.h>
@@ -30,12 +31,14 @@ struct stage_plan {
     struct memory_row rows[N_MEMORY_MAX];
     int n_rows;
     size_t total_bytes;
+    struct pf_traffic traffic; /* of a training step; nothing where none is made */
 };
 
 struct plan {
     int64_t n_parameters, n_trained;
     int n_stages, stage;       /* stage: this rank's */
     struct stage_plan *stages; /* [n_stages]; the same rows in each */
+    double bubble;             /* of a training step */
 };
 
 static void add_memory(struct stage_plan *stage, const char *name, size_t bytes)
@@ -128,6 +131,27 @@ static int add_models(struct pf_trainer *t, int number, struct stage_plan *stage
     return err;
 }
 
+static int add_traffic(struct pf_trainer *t, int number, struct stage_plan *stage)
+{
+    struct pf_model_options options = train_model_options(t, true);
+    struct pf_model_chunk *const chunks = pf_calloc_array((size_t)t->par.vpp, sizeof *chunks);
+    struct pf_sched_facts facts, eval_facts;
+
+    if (!chunks) {
+        return PF_ENOMEM;
+    }
+    options.chunks = chunks;
+    options.n_chunks = train_stage_chunks(t, number, chunks);
+    int err = train_schedule_facts(t, number, &facts, &eval_facts);
+    options.split_backward = facts.peak_split > 0;
+    if (!err) {
+        err = pf_traffic_of(t->place, t->schedule, &options, rank_of_stage(t, number),
+                            &stage->traffic);
+    }
+    pf_free(chunks);
+    return err;
+}
+
 static void add_batches(const struct pf_trainer *t, struct stage_plan *stage)
 {
     const struct pf_reader_options train = train_reader_options(t, true),
@@ -159,7 +183,7 @@ static int plan_stage(struct pf_trainer *t, int number, struct stage_plan *stage
     PF_TRY(add_models(t, number, stage));
     add_batches(t, stage);
     add_memory(stage, "profiling", train_profile_bytes(t));
-    return 0;
+    return t->config->eval_only ? 0 : add_traffic(t, number, stage);
 }
 
 static void count_parameters(const struct pf_trainer *t, struct plan *plan)
@@ -180,6 +204,7 @@ static int make_plan(struct pf_trainer *t, struct plan *plan)
     *plan = (struct plan){.n_stages = t->table->mesh.degree[PF_AXIS_PP],
                           .stage = stage_of_rank(t, pf_comm_rank(t->world))};
     count_parameters(t, plan);
+    PF_TRY(pf_schedule_bubble(t->schedule, &plan->bubble));
     plan->stages = pf_calloc_array((size_t)plan->n_stages, sizeof *plan->stages);
     if (!plan->stages) {
         return PF_ENOMEM;
@@ -329,11 +354,18 @@ static void text_chunk(const struct pf_trainer *t, int chunk, struct pf_str *tex
     }
 }
 
-static void text_schedule(const struct pf_trainer *t, struct pf_str *text)
+static void text_schedule(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
 {
     pf_str_appendf(text, "schedule   %s, at most %d micro-%s alive\n",
                    pf_schedule_name(t->schedule_kind), t->facts.peak_live,
                    t->facts.peak_live == 1 ? "batch" : "batches");
+    if (plan->n_stages > 1 && !t->config->eval_only) {
+        pf_str_appendf(
+            text,
+            "           bubble %.1f%%: stages idle, where backward takes twice as long as "
+            "forward\n",
+            100 * plan->bubble);
+    }
     for (int i = 0; i < t->table->mesh.degree[PF_AXIS_PP]; i++) {
         const char *separator = "";
         pf_str_appendf(text, "           stage %d: ", i);
@@ -420,6 +452,19 @@ static void text_memory(const struct plan *plan, struct pf_str *text)
     }
 }
 
+static void text_traffic(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
+{
+    if (pf_mesh_size(&t->table->mesh) == 1 || t->config->eval_only) {
+        return;
+    }
+    pf_str_append(text, "traffic    sent in a step by each rank\n");
+    for (int s = 0; s < plan->n_stages; s++) {
+        pf_str_appendf(text, "           stage %d: ", s);
+        pf_traffic_text(&plan->stages[s].traffic, text);
+        pf_str_append(text, "\n");
+    }
+}
+
 static int print_text(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
 {
     text_model(t, plan, text);
@@ -427,9 +472,10 @@ static int print_text(const struct pf_trainer *t, const struct plan *plan, struc
     text_batch(t, text);
     text_start(t, text);
     text_sample(t, text);
-    text_schedule(t, text);
+    text_schedule(t, plan, text);
     text_kernels(t, text);
     text_memory(plan, text);
+    text_traffic(t, plan, text);
     return pf_str_error(text);
 }
 
@@ -511,7 +557,8 @@ static void json_sample(const struct pf_trainer *t, struct pf_json_out *out)
     pf_json_out_object_end(out);
 }
 
-static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
+static int json_schedule(const struct pf_trainer *t, const struct plan *plan,
+                         struct pf_json_out *out)
 {
     const int64_t *const starts = pf_placement_starts(t->place);
     struct pf_str line;
@@ -522,6 +569,7 @@ static int json_schedule(const struct pf_trainer *t, struct pf_json_out *out)
     pf_json_out_object_begin(out);
     pf_json_out_member_string(out, "mode", pf_schedule_name(t->schedule_kind));
     pf_json_out_member_i64(out, "peak_live_micro_batches", t->facts.peak_live);
+    pf_json_out_member_f64(out, "bubble", plan->bubble);
     pf_json_out_key(out, "segments");
     pf_json_out_array_begin(out);
     for (int c = 0; c < n_chunks(t); c++) {
@@ -583,6 +631,17 @@ static void json_memory(const struct pf_trainer *t, const struct plan *plan,
     pf_json_out_array_end(out);
 }
 
+/* Of a rank of each stage. */
+static void json_traffic(const struct plan *plan, struct pf_json_out *out)
+{
+    pf_json_out_key(out, "traffic");
+    pf_json_out_array_begin(out);
+    for (int s = 0; s < plan->n_stages; s++) {
+        pf_traffic_json(&plan->stages[s].traffic, out);
+    }
+    pf_json_out_array_end(out);
+}
+
 static int print_json(const struct pf_trainer *t, const struct plan *plan, struct pf_str *text)
 {
     struct pf_json_out out;
@@ -595,10 +654,11 @@ static int print_json(const struct pf_trainer *t, const struct plan *plan, struc
     json_batch(t, &out);
     json_start(t, &out);
     json_sample(t, &out);
-    PF_TRY(json_schedule(t, &out));
+    PF_TRY(json_schedule(t, plan, &out));
     pf_json_out_key(&out, "kernels");
     train_print_kernels(t, &out);
     json_memory(t, plan, &out);
+    json_traffic(plan, &out);
     pf_json_out_object_end(&out);
     PF_TRY(pf_json_out_finish(&out));
     return pf_str_append_char(text, '\n');

@@ -332,17 +332,25 @@ static int run_checked(const struct pf_schedule *s, const struct pf_sched_costs 
     return 0;
 }
 
+/* Of n chunks that are alike; NULL: no memory. */
+static struct pf_sched_cost *unit_costs(size_t n)
+{
+    struct pf_sched_cost *const unit = pf_calloc_array(n, sizeof *unit);
+
+    for (size_t i = 0; unit && i < n; i++) {
+        unit[i] = (struct pf_sched_cost){1, 2, 1, 1};
+    }
+    return unit;
+}
+
 int pf_schedule_check(const struct pf_schedule *schedule, struct pf_sched_facts *facts_out)
 {
     const size_t p = (size_t)schedule->n_stages, n = p * (size_t)schedule->vpp;
     struct pf_sched_facts *const facts = pf_calloc_array(p, sizeof *facts);
-    struct pf_sched_cost *const unit = pf_calloc_array(n, sizeof *unit);
+    struct pf_sched_cost *const unit = unit_costs(n);
     struct pf_sched_timeline *timeline = NULL;
     int err = facts && unit ? 0 : PF_ENOMEM;
 
-    for (size_t i = 0; !err && i < n; i++) {
-        unit[i] = (struct pf_sched_cost){1, 2, 1, 1};
-    }
     if (!err) {
         err = sched_check_stages(schedule, facts);
     }
@@ -369,4 +377,19 @@ int pf_schedule_time(const struct pf_schedule *schedule, const struct pf_sched_c
     }
     pf_free(facts);
     return err;
+}
+
+int pf_schedule_bubble(const struct pf_schedule *schedule, double *bubble_out)
+{
+    struct pf_sched_cost *const unit = unit_costs((size_t)pf_schedule_n_chunks(schedule));
+    struct pf_sched_timeline *timeline = NULL;
+    const int err =
+        unit ? pf_schedule_time(schedule, &(struct pf_sched_costs){.chunks = unit}, &timeline)
+             : PF_ENOMEM;
+
+    pf_free(unit);
+    PF_TRY(err);
+    *bubble_out = timeline->bubble;
+    pf_sched_timeline_free(timeline);
+    return 0;
 }

@@ -92,6 +92,11 @@ ok $? "--plan --json is one document with the same in it" "$(cat plan.json)"
 "$PF_ROOT/scripts/mpirun-here" -n 2 "$train" --plan --json config.json >plan.json 2>err.txt
 json plan.json 'd["world_size"] == 2 and d["mesh"]["dp"] == 2 and d["batch"]["global_sequences"] == 12'
 ok $? "under mpirun one rank prints it, for all" "$(cat plan.json err.txt)"
+"$train" --plan config.json pipeline_model_parallel_size=2 >plan.txt 2>err.txt
+for words in 'bubble 25.0%' 'traffic    sent in a step by each rank' 'stage 1: pp 12.0 KiB, '; do
+    grep -qF -- "$words" plan.txt
+    ok $? "--plan of two stages prints: $words" "$(cat plan.txt err.txt)"
+done
 
 "$train" --plan --json config.json max_steps=-1 >plan.json
 json plan.json 'd["total_steps"] is None'
