@@ -278,6 +278,12 @@ void pf_comm_stats(const struct pf_comm *comm, struct pf_comm_stats *stats_out)
     *stats_out = comm->stats;
 }
 
+void pf_comm_observe(struct pf_comm *comm, pf_comm_observer *observer, void *context)
+{
+    comm->world->observer = observer;
+    comm->world->observer_context = context;
+}
+
 uint64_t pf_comm_sent_bytes(enum pf_comm_kind kind, uint64_t bytes, int size)
 {
     const uint64_t n = (uint64_t)size, others = n - 1;
@@ -337,6 +343,9 @@ int pf_comm_reserve(struct pf_comm *comm, size_t bytes)
 struct call {
     struct pf_comm *comm;
     enum pf_comm_kind kind;
+    const char *at;
+    size_t bytes;
+    int peer;
     double start;
 };
 
@@ -346,12 +355,20 @@ static struct call begin(const char *at, struct pf_comm *comm, enum pf_comm_kind
     comm->sequence++;
     comm->stats.calls[kind]++;
     comm->stats.bytes[kind] += bytes;
-    return (struct call){comm, kind, pf_time_monotonic()};
+    return (struct call){comm, kind, at, bytes, -1, pf_time_monotonic()};
 }
 
 static int end(struct call call, int err)
 {
-    call.comm->stats.seconds[call.kind] += pf_time_monotonic() - call.start;
+    const struct pf_comm *const world = call.comm->world;
+    const double now = pf_time_monotonic();
+
+    call.comm->stats.seconds[call.kind] += now - call.start;
+    if (world->observer) {
+        world->observer(world->observer_context,
+                        &(struct pf_comm_call){call.comm, call.kind, call.bytes, call.peer, call.at,
+                                               call.start, now});
+    }
     return err;
 }
 
@@ -523,19 +540,19 @@ static int check_message(const struct pf_comm *comm, enum pf_comm_kind kind, int
 
 /* Messages between two ranks are not counted in the sequence, which all ranks share. */
 static struct call begin_message(const char *at, struct pf_comm *comm, enum pf_comm_kind kind,
-                                 size_t bytes)
+                                 size_t bytes, int peer)
 {
     comm->site = at;
     comm->stats.calls[kind]++;
     comm->stats.bytes[kind] += bytes;
-    return (struct call){comm, kind, pf_time_monotonic()};
+    return (struct call){comm, kind, at, bytes, peer, pf_time_monotonic()};
 }
 
 int pf_comm_send_at(const char *at, struct pf_comm *comm, const void *buf, size_t bytes, int peer,
                     int tag)
 {
     PF_TRY(check_message(comm, PF_COMM_SEND, peer, tag));
-    const struct call call = begin_message(at, comm, PF_COMM_SEND, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_SEND, bytes, peer);
     return end(call, comm->ops->send(comm, buf, bytes, peer, tag));
 }
 
@@ -543,7 +560,7 @@ int pf_comm_recv_at(const char *at, struct pf_comm *comm, void *buf, size_t byte
                     int tag)
 {
     PF_TRY(check_message(comm, PF_COMM_RECV, peer, tag));
-    const struct call call = begin_message(at, comm, PF_COMM_RECV, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_RECV, bytes, peer);
     return end(call, comm->ops->recv(comm, buf, bytes, peer, tag));
 }
 
@@ -560,7 +577,7 @@ int pf_comm_group_end_at(const char *at, struct pf_comm *comm)
     if (comm->world->open_group != comm) {
         return pf_fail(PF_EINVAL, "the end of a group of '%s' that was not begun", comm->name);
     }
-    const struct call call = begin_message(at, comm, PF_COMM_GROUP, 0);
+    const struct call call = begin_message(at, comm, PF_COMM_GROUP, 0, -1);
     comm->world->open_group = NULL;
     return end(call, comm->ops->group_end(comm));
 }
@@ -590,7 +607,7 @@ int pf_comm_isend_at(const char *at, struct pf_comm *comm, const void *buf, size
     int slot;
 
     PF_TRY(check_flight(comm, PF_COMM_SEND, bytes, peer, tag));
-    const struct call call = begin_message(at, comm, PF_COMM_SEND, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_SEND, bytes, peer);
     PF_TRY(end(call, comm->ops->isend(comm, buf, bytes, peer, tag, &slot)));
     *message_out = (struct pf_comm_message){comm, slot};
     return 0;
@@ -602,7 +619,7 @@ int pf_comm_irecv_at(const char *at, struct pf_comm *comm, void *buf, size_t byt
     int slot;
 
     PF_TRY(check_flight(comm, PF_COMM_RECV, bytes, peer, tag));
-    const struct call call = begin_message(at, comm, PF_COMM_RECV, bytes);
+    const struct call call = begin_message(at, comm, PF_COMM_RECV, bytes, peer);
     PF_TRY(end(call, comm->ops->irecv(comm, buf, bytes, peer, tag, &slot)));
     *message_out = (struct pf_comm_message){comm, slot};
     return 0;
@@ -618,7 +635,7 @@ int pf_comm_wait_at(const char *at, struct pf_comm_message *message)
     PF_TRY(check_closed(comm, PF_COMM_WAIT));
     comm->site = at;
     comm->stats.calls[PF_COMM_WAIT]++;
-    const struct call call = {comm, PF_COMM_WAIT, pf_time_monotonic()};
+    const struct call call = {comm, PF_COMM_WAIT, at, 0, -1, pf_time_monotonic()};
     const int slot = message->slot;
     *message = (struct pf_comm_message){0};
     return end(call, comm->ops->wait(comm, slot));

@@ -108,6 +108,17 @@ struct pf_comm_options {
     size_t staging_bytes; /* first size of the staging buffer; 0: 4 MiB */
 };
 
+/* One call that has been made. Times are pf_time_monotonic's. */
+struct pf_comm_call {
+    const struct pf_comm *comm;
+    enum pf_comm_kind kind;
+    uint64_t bytes; /* as pf_comm_stats counts them */
+    int peer;       /* of a message, in comm; -1: none */
+    const char *at; /* where it stands: "lib/x.c:12" */
+    double started, ended;
+};
+typedef void pf_comm_observer(void *context, const struct pf_comm_call *call);
+
 /* Counters since the communicator was made; bytes are those of the arguments on this rank. */
 struct pf_comm_stats {
     uint64_t calls[PF_COMM_KIND_COUNT];
@@ -187,6 +198,8 @@ struct pf_comm {
     struct pf_comm *open_group; /* of the world: the one between group_start and group_end */
     bool broken;     /* of the world: an exchange failed, only the end of the job is left */
     int n_in_flight; /* of the world: messages that nobody has waited for yet */
+    pf_comm_observer *observer; /* of the world; NULL: nobody */
+    void *observer_context;
     struct pf_comm_stats stats;
     struct pf_comm_groups *groups; /* the world's cache; NULL in groups */
 };
@@ -245,6 +258,11 @@ int pf_comm_local_size(const struct pf_comm *comm);
 const char *pf_comm_name(const struct pf_comm *comm);
 const char *pf_comm_backend(const struct pf_comm *comm);
 void pf_comm_stats(const struct pf_comm *comm, struct pf_comm_stats *stats_out);
+
+/* Tell an observer of each call on any communicator of this process's world from now on, on the caller's
+ * thread; NULL: nobody. It may not communicate. A message that is begun is one call, waiting for it
+ * another. Local. */
+void pf_comm_observe(struct pf_comm *comm, pf_comm_observer *observer, void *context);
 
 /* The least that a rank of `size` must send, on average over the ranks, where `bytes` are what
  * pf_comm_stats counts of such calls: a ring's share of collectives. The mpi backend sends as much,

@@ -569,8 +569,8 @@ const struct pf_key pf_keys[] = {
          "measured at start, and writes profile-STEP.json"},
     {"trace_steps", PF_KEY_I64_LIST, PF_KEY_EFFECTIVE, "[]", .unit = "steps", .min = 1,
      .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(trace_steps),
-     .help = "steps of which each rank writes a time line, trace-STEP.rankN.json, which Perfetto "
-             "opens"},
+     .help = "steps of which each rank writes a time line, trace-STEP.rankN.json, and rank 0 that "
+             "of several ranks together, trace-STEP.json, which Perfetto opens"},
     {"sample_steps", PF_KEY_I64, PF_KEY_EFFECTIVE, "-1", .unit = "steps", .min = -1,
      .max = ANY_COUNT, .may_change_on_resume = true, .field = AT(sample_steps),
      .help =

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where the time of a step goes. profile_steps: a table by op and by phase, on stderr and as
- * profile-STEP.json (rank 0). trace_steps: every call and phase as a time line, trace-STEP.rankN.json, in
- * the JSON form that Perfetto and chrome://tracing open (each rank). The buffers are made at build, so
+ * profile-STEP.json (rank 0). trace_steps: every call of an op or between ranks and every phase as a time
+ * line in the JSON form that Perfetto and chrome://tracing open: trace-STEP.rankN.json of each rank, and
+ * trace-STEP.json of all where there are several. The buffers are made at build, so
  * that a watched step allocates no more than another. Source of the trace: "Trace Event Format",
  * complete events ("ph":"X"), times in microseconds.
  */
@@ -42,8 +43,11 @@ struct phase_time {
 struct slice {
     double started, ended;
     struct pf_op_work work;
-    const char *variant; /* NULL: a phase */
-    int kind;            /* of an op, or enum train_phase */
+    const char *variant;        /* of an op */
+    const struct pf_comm *comm; /* of a call between ranks, whose bytes are work.bytes */
+    const char *at;             /* where that stands */
+    int kind;                   /* of the op, enum pf_comm_kind, or enum train_phase */
+    int peer;                   /* of a message; -1: none */
 };
 
 struct profile {
@@ -86,8 +90,13 @@ static int64_t slice_capacity(const struct pf_trainer *t)
     if (c->eval_only || c->n_trace_steps == 0) {
         return 0;
     }
-    const int64_t chunks = c->per_device_train_batch_size * c->max_seq_length / 64 + 1;
-    return c->gradient_accumulation_steps * (64 * t->spec.n_layers + 6 * chunks + 32) +
+    const int64_t chunks = c->per_device_train_batch_size * c->max_seq_length / 64 + 1,
+                  n_tp = t->par.degree[PF_AXIS_TP];
+    /* Between ranks, a layer: at most 20 collectives, and of two sums in parts a message each way with
+     * each other rank, which is waited for; a chunk of layers: two messages each way. */
+    const int64_t in_layer = n_tp > 1 ? 20 + 2 * 4 * (n_tp - 1) : 0, in_chunk = 16;
+    return c->gradient_accumulation_steps *
+               ((64 + in_layer) * t->spec.n_layers + 7 * chunks + in_chunk * t->par.vpp + 32) +
            2 * t->table->n_rows + 1024;
 }
 
@@ -155,7 +164,7 @@ static const char *kind_name(int kind)
 
 static void add_slice(struct profile *p, const struct slice *slice)
 {
-    const int64_t room = slice->variant ? PHASE_ROOM : 0;
+    const int64_t room = slice->variant || slice->comm ? PHASE_ROOM : 0;
 
     if (p->n_slices < p->capacity - room) {
         p->slices[p->n_slices++] = *slice;
@@ -183,6 +192,20 @@ static void observe(void *context, const struct pf_ops_call *call)
         row->bytes += slice.work.bytes;
     }
     add_slice(p, &slice);
+}
+
+/* What a group of one rank does goes nowhere. */
+static void observe_comm(void *context, const struct pf_comm_call *call)
+{
+    if (pf_comm_size(call->comm) > 1) {
+        add_slice(context, &(struct slice){.started = call->started,
+                                           .ended = call->ended,
+                                           .work = {.bytes = (double)call->bytes},
+                                           .comm = call->comm,
+                                           .at = call->at,
+                                           .kind = (int)call->kind,
+                                           .peer = call->peer});
+    }
 }
 
 void train_mark(struct pf_trainer *t, enum train_phase phase)
@@ -220,6 +243,7 @@ void train_profile_begin(struct pf_trainer *t)
     p->in_step = true;
     p->step_started = p->phase_started = pf_time_monotonic();
     pf_ops_observe(t->ops, observe, p);
+    pf_comm_observe(t->world, p->traces ? observe_comm : NULL, p);
 }
 
 void train_profile_step(struct pf_trainer *t, const struct step_result *r)
@@ -395,7 +419,7 @@ static int json_profile(const struct pf_trainer *t, struct pf_str *text)
 
 /* The time line ---------------------------------------------------------------------------------- */
 
-enum { THREAD_PHASES, THREAD_OPS };
+enum { THREAD_PHASES, THREAD_OPS, THREAD_COMM };
 
 static void json_name(struct pf_json_out *out, const char *what, int rank, int thread,
                       const char *name)
@@ -412,31 +436,56 @@ static void json_name(struct pf_json_out *out, const char *what, int rank, int t
     pf_json_out_object_end(out);
 }
 
+static const char *slice_name(const struct slice *s)
+{
+    return s->variant ? kind_name(s->kind)
+           : s->comm  ? pf_comm_kind_name((enum pf_comm_kind)s->kind)
+                      : phase_names[s->kind];
+}
+
+static void json_op_args(struct pf_json_out *out, const struct slice *s)
+{
+    pf_json_out_member_string(out, "kernel", s->variant);
+    pf_json_out_member_f64(out, "flop", s->work.flop);
+    pf_json_out_member_f64(out, "bytes", s->work.bytes);
+}
+
+static void json_comm_args(struct pf_json_out *out, const struct slice *s)
+{
+    pf_json_out_member_string(out, "group", pf_comm_name(s->comm));
+    pf_json_out_member_i64(out, "ranks", pf_comm_size(s->comm));
+    pf_json_out_member_f64(out, "bytes", s->work.bytes);
+    if (s->peer >= 0) {
+        pf_json_out_member_i64(out, "peer", s->peer);
+    }
+    pf_json_out_member_string(out, "at", s->at);
+}
+
 /* offset: from this process's clock to the wall clock, on which ranks of several hosts meet. */
 static void json_slice(struct pf_json_out *out, const struct slice *s, int rank, double offset)
 {
-    const bool is_op = s->variant != NULL;
-
     pf_json_out_object_begin(out);
-    pf_json_out_member_string(out, "name", is_op ? kind_name(s->kind) : phase_names[s->kind]);
-    pf_json_out_member_string(out, "cat", is_op ? "op" : "phase");
+    pf_json_out_member_string(out, "name", slice_name(s));
+    pf_json_out_member_string(out, "cat", s->variant ? "op" : s->comm ? "comm" : "phase");
     pf_json_out_member_string(out, "ph", "X");
     pf_json_out_member_f64(out, "ts", (s->started + offset) * 1e6);
     pf_json_out_member_f64(out, "dur", (s->ended - s->started) * 1e6);
     pf_json_out_member_i64(out, "pid", rank);
-    pf_json_out_member_i64(out, "tid", is_op ? THREAD_OPS : THREAD_PHASES);
-    if (is_op) {
+    pf_json_out_member_i64(out, "tid",
+                           s->variant ? THREAD_OPS
+                           : s->comm  ? THREAD_COMM
+                                      : THREAD_PHASES);
+    if (s->variant || s->comm) {
         pf_json_out_key(out, "args");
         pf_json_out_object_begin(out);
-        pf_json_out_member_string(out, "kernel", s->variant);
-        pf_json_out_member_f64(out, "flop", s->work.flop);
-        pf_json_out_member_f64(out, "bytes", s->work.bytes);
+        (s->variant ? json_op_args : json_comm_args)(out, s);
         pf_json_out_object_end(out);
     }
     pf_json_out_object_end(out);
 }
 
-static int json_trace(const struct pf_trainer *t, struct pf_str *text)
+/* The events of this rank, an array. */
+static int json_events(const struct pf_trainer *t, struct pf_str *text)
 {
     const struct profile *const p = t->profile;
     const int rank = pf_comm_rank(t->world);
@@ -446,47 +495,132 @@ static int json_trace(const struct pf_trainer *t, struct pf_str *text)
 
     snprintf(name, sizeof name, "rank %d", rank);
     pf_json_out_init(&out, text, 0);
+    pf_json_out_array_begin(&out);
+    json_name(&out, "process_name", rank, 0, name);
+    json_name(&out, "thread_name", rank, THREAD_PHASES, "phases");
+    json_name(&out, "thread_name", rank, THREAD_OPS, "ops");
+    if (pf_comm_size(t->world) > 1) {
+        json_name(&out, "thread_name", rank, THREAD_COMM, "between ranks");
+    }
+    for (int64_t i = 0; i < p->n_slices; i++) {
+        json_slice(&out, &p->slices[i], rank, offset);
+    }
+    pf_json_out_array_end(&out);
+    return pf_json_out_finish(&out);
+}
+
+static int json_trace(const struct pf_trainer *t, int64_t n_lost, const char *events,
+                      struct pf_str *text)
+{
+    struct pf_json_out out;
+
+    pf_json_out_init(&out, text, 0);
     pf_json_out_object_begin(&out);
     pf_json_out_member_string(&out, "displayTimeUnit", "ms");
     pf_json_out_key(&out, "otherData");
     pf_json_out_object_begin(&out);
     pf_json_out_member_i64(&out, "step", t->step);
-    pf_json_out_member_i64(&out, "slices_lost", p->n_lost);
+    pf_json_out_member_i64(&out, "slices_lost", n_lost);
     pf_json_out_object_end(&out);
     pf_json_out_key(&out, "traceEvents");
-    pf_json_out_array_begin(&out);
-    json_name(&out, "process_name", rank, 0, name);
-    json_name(&out, "thread_name", rank, THREAD_PHASES, "phases");
-    json_name(&out, "thread_name", rank, THREAD_OPS, "ops");
-    for (int64_t i = 0; i < p->n_slices; i++) {
-        json_slice(&out, &p->slices[i], rank, offset);
-    }
-    pf_json_out_array_end(&out);
+    pf_json_out_raw(&out, events);
     pf_json_out_object_end(&out);
     PF_TRY(pf_json_out_finish(&out));
     return pf_str_append_char(text, '\n');
 }
 
-static int write_json(const struct pf_trainer *t, const char *name,
-                      int (*print)(const struct pf_trainer *t, struct pf_str *text))
+static int write_text(const struct pf_trainer *t, const char *name, const struct pf_str *text)
 {
     char *const path = pf_path_join(t->config->output_dir, name);
+    const int err = path ? pf_file_write_atomic(path, text->text, text->len) : PF_ENOMEM;
+
+    pf_free(path);
+    return err;
+}
+
+static int write_trace(const struct pf_trainer *t, const char *name, int64_t n_lost,
+                       const char *events)
+{
     struct pf_str text;
-    int err = path ? 0 : PF_ENOMEM;
 
     pf_str_init(&text);
-    err = err ? err : print(t, &text);
-    err = err ? err : pf_file_write_atomic(path, text.text, text.len);
+    int err = json_trace(t, n_lost, events, &text);
+    err = err ? err : write_text(t, name, &text);
     pf_str_release(&text);
-    pf_free(path);
+    return err;
+}
+
+/* Rank 0 appends the elements of another rank's array to its own. */
+static int receive_events(struct pf_trainer *t, int from, struct pf_str *events)
+{
+    uint64_t bytes;
+
+    PF_TRY(pf_comm_recv(t->world, &bytes, sizeof bytes, from, 0));
+    char *const other = pf_alloc((size_t)bytes);
+    int err = other ? 0 : PF_ENOMEM;
+    err = err ? err : pf_comm_recv(t->world, other, (size_t)bytes, from, 0);
+    if (!err) {
+        events->text[events->len - 1] = ',';
+        err = pf_str_append_bytes(events, other + 1, (size_t)bytes - 1);
+    }
+    pf_free(other);
+    return err;
+}
+
+/* Events of all ranks to rank 0. */
+static int gather_events(struct pf_trainer *t, struct pf_str *events)
+{
+    const uint64_t bytes = events->len;
+
+    if (pf_comm_rank(t->world) > 0) {
+        PF_TRY(pf_comm_send(t->world, &bytes, sizeof bytes, 0, 0));
+        return pf_comm_send(t->world, events->text, events->len, 0, 0);
+    }
+    for (int r = 1; r < pf_comm_size(t->world); r++) {
+        PF_TRY(receive_events(t, r, events));
+    }
+    return 0;
+}
+
+/* Each rank's time line, then that of all; every rank knows whether it went well. */
+static int write_traces(struct pf_trainer *t, struct pf_str *events)
+{
+    const int rank = pf_comm_rank(t->world);
+    int64_t n_lost = t->profile->n_lost;
+    char name[64];
+
+    snprintf(name, sizeof name, "trace-%06lld.rank%d.json", (long long)t->step, rank);
+    int err = json_events(t, events);
+    err = err ? err : write_trace(t, name, n_lost, events->text);
+    PF_TRY(pf_comm_all_agree(t->world, err, NULL));
+    if (pf_comm_size(t->world) == 1) {
+        return 0;
+    }
+    PF_TRY(pf_comm_all_reduce(t->world, &n_lost, 1, PF_COMM_I64, PF_COMM_SUM));
+    PF_TRY(gather_events(t, events));
+    snprintf(name, sizeof name, "trace-%06lld.json", (long long)t->step);
+    return pf_comm_all_agree(t->world, rank == 0 ? write_trace(t, name, n_lost, events->text) : 0,
+                             NULL);
+}
+
+static int write_profile(const struct pf_trainer *t)
+{
+    struct pf_str text;
+    char name[64];
+
+    snprintf(name, sizeof name, "profile-%06lld.json", (long long)t->step);
+    pf_str_init(&text);
+    int err = json_profile(t, &text);
+    err = err ? err : write_text(t, name, &text);
+    pf_str_release(&text);
     return err;
 }
 
 int train_profile_end(struct pf_trainer *t)
 {
     struct profile *const p = t->profile;
-    const int rank = pf_comm_rank(t->world);
-    char name[64];
+    struct pf_str events;
+    int err = 0;
 
     if (!p || !p->on) {
         return 0;
@@ -494,14 +628,17 @@ int train_profile_end(struct pf_trainer *t)
     train_mark(t, PHASE_OTHER);
     p->on = false;
     pf_ops_observe(t->ops, NULL, NULL);
-    if (p->tables && rank == 0) {
+    pf_comm_observe(t->world, NULL, NULL);
+    if (p->tables && pf_comm_rank(t->world) == 0) {
         print_tables(t);
-        snprintf(name, sizeof name, "profile-%06lld.json", (long long)t->step);
-        PF_TRY(write_json(t, name, json_profile));
+        err = write_profile(t);
     }
-    if (p->traces) {
-        snprintf(name, sizeof name, "trace-%06lld.rank%d.json", (long long)t->step, rank);
-        PF_TRY(write_json(t, name, json_trace));
+    if (!p->traces) {
+        return err;
     }
-    return 0;
+    PF_TRY(pf_comm_all_agree(t->world, err, NULL));
+    pf_str_init(&events);
+    err = write_traces(t, &events);
+    pf_str_release(&events);
+    return err;
 }

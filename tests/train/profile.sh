@@ -62,12 +62,50 @@ claim "and the phases" '{"read_data", "forward", "backward", "reduce", "optimize
 "$PF_ROOT/scripts/mpirun-here" -n 2 "$PF_BIN/pf-train" config.json output_dir=two 'trace_steps=[3]' \
     recompute_granularity=full save_steps=-1 >two.log 2>&1 </dev/null
 ok $? "two ranks, layers recomputed" "$(tail -n 3 two.log)"
-is "$(cd two && echo profile* trace*)" "profile* trace-000003.rank0.json trace-000003.rank1.json" \
-    "a trace of each rank, and no profile"
+is "$(cd two && echo profile* trace*)" "profile* trace-000003.json trace-000003.rank0.json trace-000003.rank1.json" \
+    "a trace of each rank and of all, and no profile"
 for r in 0 1; do
     python3 -c 'import json, sys; t = json.load(open(sys.argv[1]))
 sys.exit(t["otherData"]["slices_lost"] != 0 or {e["pid"] for e in t["traceEvents"]} != {int(sys.argv[2])})' \
         two/trace-000003.rank$r.json $r
     ok $? "whole, and of rank $r alone"
 done
+
+# Between ranks: what the trace of all has on the row of each rank is what the plan says that a step brings.
+layout='tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2 eval_steps=-1'
+# shellcheck disable=SC2086
+"$PF_ROOT/scripts/mpirun-here" -n 4 "$PF_BIN/pf-train" config.json output_dir=four 'trace_steps=[2]' save_steps=-1 \
+    $layout >four.log 2>&1 </dev/null
+ok $? "four ranks, tp=2 and pp=2" "$(tail -n 3 four.log)"
+# shellcheck disable=SC2086
+"$PF_BIN/pf-train" --plan --json config.json $layout >plan.json
+four() # WORDS EXPRESSION: about plan, the trace, its calls between ranks, and total(rank, name, group) of their bytes
+{
+    python3 - "$2" <<'PY'
+import json, sys
+plan = json.load(open("plan.json"))
+trace = json.load(open("four/trace-000002.json"))
+events = trace["traceEvents"]
+calls = [e for e in events if e["ph"] == "X" and e["cat"] == "comm"]
+def total(rank, name, group):
+    return sum(e["args"]["bytes"] for e in calls if (e["pid"], e["name"], e["args"]["group"]) == (rank, name, group))
+def planned(rank, group, key):
+    return plan["traffic"][plan["ranks"][rank]["pp"]][group].get(key, 0)
+sys.exit(not eval("(" + sys.argv[1] + ")"))
+PY
+    ok $? "$1" "$(cat plan.json)"
+}
+four "one time line has the ranks, a row each for what goes between them" '
+    {e["pid"] for e in events} == {0, 1, 2, 3} and {e["tid"] for e in calls} == {2} and
+    {e["pid"] for e in events if e["ph"] == "M" and e["args"]["name"] == "between ranks"} == {0, 1, 2, 3}'
+four "and nothing lost" 'trace["otherData"] == {"step": 2, "slices_lost": 0}'
+four "collectives of tp: as many bytes as planned" 'all(total(r, k, "tp") == planned(r, "tp", k + "_bytes") > 0
+    for r in range(4) for k in ("all_reduce", "reduce_scatter", "all_gather"))'
+four "messages between stages: as many bytes as planned" 'all(
+    total(r, "send", "pp") == total(3 - r, "recv", "pp") == planned(r, "pp", "send_bytes") > 0 for r in range(4))'
+four "each says with whom, and where it was called" 'all(
+    e["args"]["ranks"] > 1 and ".c:" in e["args"]["at"] and ("peer" in e["args"]) == (e["name"] in ("send", "recv"))
+    for e in calls)'
+four "the ranks are on one clock" 'max(min(e["ts"] for e in calls if e["pid"] == r) for r in range(4)) <
+    min(max(e["ts"] for e in calls if e["pid"] == r) for r in range(4))'
 done_testing
