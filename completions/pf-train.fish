@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # fish completion of pf-train; made by scripts/make-completions.
-complete -c pf-train -l plan -d 'print layout, memory and schedule; start nothing'
+complete -c pf-train -l plan -d 'print layout, memory, traffic, schedule; start nothing'
 complete -c pf-train -l check -d 'as --plan, and open the data and the checkpoint to be resumed'
 complete -c pf-train -l stop -r -d 'ask the run in DIR to save and end'
 complete -c pf-train -l compare-layout -r -d 'train as one process and as a layout (tp=2,pp=2), and compare'

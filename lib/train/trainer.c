@@ -581,6 +581,14 @@ static int make_models(struct pf_trainer *t)
     return t->batches ? 0 : PF_ENOMEM;
 }
 
+/* Whoever made the trainer may have edited its table since. */
+static int place_again(struct pf_trainer *t)
+{
+    pf_placement_free(t->place);
+    t->place = NULL;
+    return pf_placement_new(t->table, &t->par, &t->place);
+}
+
 static int allocate_all(struct pf_trainer *t)
 {
     t->stop_path = pf_path_join(t->config->output_dir, PF_STOP_FILE);
@@ -588,6 +596,7 @@ static int allocate_all(struct pf_trainer *t)
         return PF_ENOMEM;
     }
     PF_TRY(train_schedule_facts(t, t->groups.stage, &t->facts, &t->eval_facts));
+    PF_TRY(place_again(t));
     PF_TRY(pf_layout_new(t->place, pf_comm_rank(t->world), &t->layout));
     PF_TRY(pf_grad_norm_new(t->place, PF_ROLE_WEIGHT, pf_comm_rank(t->world), false, &t->norm));
     PF_TRY(train_part_build(t));
