@@ -198,7 +198,9 @@ int train_step(struct pf_trainer *t, struct step_result *result_out)
     const double at_end = (c->pp_delay_scale_loss ? per_token : 1) / t->loss_scale;
 
     train_mark(t, PHASE_CLEAR);
-    memset(t->grads, 0, (size_t)t->layout->grad_elements * sizeof *t->grads);
+    if (t->layout->grad_elements > 0) { /* a stage may have nothing to train */
+        memset(t->grads, 0, (size_t)t->layout->grad_elements * sizeof *t->grads);
+    }
     pf_exactsum_init(&sum);
     PF_TRY(run_schedule(t, (float)at_loss, &sum));
     train_mark(t, PHASE_REDUCE);
