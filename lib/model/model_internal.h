@@ -91,7 +91,7 @@ struct work {
     void *dattn;   /* [T,A*D] */
     float *delta;  /* [B,A,S] */
     void *logits;  /* [loss_chunk,V here], rows at model_logits_stride */
-    float *stats;  /* [2 (1 + n_tp), loss_chunk, 3] of a cut vocabulary */
+    float *stats;  /* [1 + n_tp, loss_chunk, 3] of a cut vocabulary */
     struct layer_saved backward; /* the gradients of a backward that is not split */
     struct layer_saved *shared;  /* [n_shared] what recomputed layers use in turn */
     int64_t n_shared;

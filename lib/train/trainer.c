@@ -166,6 +166,11 @@ static int check_plan(struct pf_trainer *t)
     if (!text) {
         return 0;
     }
+    if (strstr(text, "\"SequenceParallel") && !t->config->sequence_parallel) {
+        pf_log_warn0("train",
+                     "parallelize_plan: SequenceParallel says how to compute, which is the key "
+                     "sequence_parallel here; it is not set");
+    }
     PF_TRY(pf_json_parse_text(text, strlen(text), "parallelize_plan", &plan));
     PF_TRY_GOTO(pf_table_new(&t->spec, &t->table->mesh, &planned), out);
     err = judge_plan(t, plan, planned);

@@ -63,6 +63,12 @@ ok $? "r44_plan_twice: of two that meet a tensor the last counts, and it is said
 "$PF_BIN/pf-train" --plan config.json $tp=2 "parallelize_plan=${plan/'o_proj":"Row'/'o_proj":"Col'}" \
     >out.txt 2>err.txt
 is $? 7 "r44_plan_other: a cut that this build does not compute with is refused"
+shared=${plan/'o_proj":"RowWiseParallel"'/'o_proj":["RowWiseParallel","SequenceParallelEnd"]'}
+"$PF_BIN/pf-train" --plan config.json $tp=2 "parallelize_plan=$shared" >out.txt 2>err.txt &&
+    grep -q "key sequence_parallel" err.txt &&
+    "$PF_BIN/pf-train" --plan config.json $tp=2 sequence_parallel=true "parallelize_plan=$shared" \
+        >out.txt 2>err.txt && ! grep -q "key sequence_parallel" err.txt
+ok $? "r44_plan_sequence: what asks for sequence parallelism is told which key that is" "$(cat err.txt)"
 "$PF_BIN/pf-train" --plan config.json 'parallelize_plan={"dp_config":{"sharding_level":1}}' \
     sharding_parallel_size=1 >out.txt 2>err.txt
 is $? 7 "r44_plan_sharding: and sharding, which this build does not train"
